@@ -30,6 +30,7 @@ FRONTENDS = (
         attached={
             "torch._inductor.compile_fx": "hvd_kernel.torch.compile_once",
             "torch": "hvd_kernel.frameworks.torch_steps",
+            "torch.distributed": "hvd_kernel.frameworks.torch_backend",
             **_STEP_COUNTS,
         },
     ),

@@ -48,7 +48,7 @@ from hvd_kernel.processes.channel.messages import MPIEXEC, RankPlan, StartRanks
 from hvd_kernel.processes.limits import Limits
 from hvd_kernel.processes.mps import decision
 from hvd_kernel.protocol.messages import MetricsSample, RankLeft
-from hvd_kernel.settings import lookup
+from hvd_kernel.settings import lookup, torchrun
 from hvd_kernel.settings.lookup import without_launchers
 from hvd_kernel.settings.network import addresses
 
@@ -260,15 +260,16 @@ class _StartByHosts:
         """Return the variables that number the ranks; hosts have the names that the user has given them."""
         job, agents = self._job, self._agents.every
         if job.part is not None:
-            rendezvous, secret = job.part.rendezvous, job.part.secret
+            rendezvous, secret, torch_port = job.part.rendezvous, job.part.secret, job.part.torch_port
             variables = job.part.rank_variables(job.np, agents[0].hello["name"])
         else:
             hellos, remote = [agent.hello for agent in agents], [agent.remote for agent in agents]
             rendezvous, secret = rendezvous_address(hellos, remote, job.network_interface), secrets.token_hex(32)
+            torch_port = hellos[0]["torch_port"]
             variables = rank_variables(
                 [agent.hello["host"] for agent in rank_agents], [agent.host.name for agent in rank_agents]
             )
-        self._common = common_variables(job.size, rendezvous, secret)
+        self._common = common_variables(job.size, rendezvous, secret, torch_port)
         if self._log is not None:
             self._log(_placement_text(agents, rank_agents, rendezvous).encode())
         return variables
@@ -348,7 +349,9 @@ class _StartByMpi:
             self._mps = _mps_by_hosts(hellos)
         if self._plan.needs_placement:
             return _placements(self._job, hellos)
-        return [self._plan.network_variables(hellos)] * self._job.np
+        host, _ = rendezvous_address(hellos, [True] * self._job.np, self._job.network_interface)
+        address = {torchrun.ADDRESS: torchrun.address_text(host, hellos[0]["torch_port"])}
+        return [self._plan.network_variables(hellos) | address] * self._job.np
 
     def order(self, agent: AgentHandle, ranks: Sequence[int]) -> dict[str, Any]:
         """Return no environment: MPI has passed it on."""
@@ -416,7 +419,7 @@ def _for_ranks(job: Job, env: dict[str, str]) -> dict[str, str]:
 def _placements(job: Job, hellos: list[dict[str, Any]]) -> list[dict[str, str]]:
     """Return all variables of ranks whose launcher sets only rank and size."""
     address = rendezvous_address(hellos, [True] * job.np, job.network_interface)
-    common = common_variables(job.np, address, secrets.token_hex(32))
+    common = common_variables(job.np, address, secrets.token_hex(32), hellos[0]["torch_port"])
     variables = rank_variables([hello["host"] for hello in hellos], [hello["name"] for hello in hellos])
     return [common | of_rank for of_rank in variables]
 

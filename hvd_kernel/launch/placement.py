@@ -25,7 +25,7 @@ from hvd_kernel.jobs.place import HERE
 from hvd_kernel.jobs.readers import hostfile as hostfile_reader
 from hvd_kernel.jobs.readers.allocation import Allocation
 from hvd_kernel.jobs.readers.mpirun import JSRUN
-from hvd_kernel.settings import gpus
+from hvd_kernel.settings import gpus, torchrun
 from hvd_kernel.settings.network import addresses, reached
 
 STEPS = {
@@ -157,6 +157,8 @@ def _binds(family: int, address: Iterable[object]) -> bool:
 
 Env = dict[str, str]
 
+_LAST_PORT = 65535
+
 _LOCAL_PREFIXES = ("SSH_", "XDG_", "DBUS_", "BASH_FUNC_")
 _LOCAL_NAMES = frozenset(
     {
@@ -171,8 +173,11 @@ def carried(env: Mapping[str, str]) -> Env:
     return {n: v for n, v in env.items() if not n.startswith(_LOCAL_PREFIXES) and n not in _LOCAL_NAMES}
 
 
-def common_variables(np: int, rendezvous: tuple[str, int], secret: str) -> Env:
-    """Return the variables of all ranks; Horovod's names for the rendezvous are set for scripts that read them."""
+def common_variables(np: int, rendezvous: tuple[str, int], secret: str, torch_port: int) -> Env:
+    """Return the variables of all ranks; Horovod's names for the rendezvous are set for scripts that read them.
+
+    ``torch_port``: port of the rendezvous' host for the store of torch.distributed.
+    """
     address, port = rendezvous[0], str(rendezvous[1])
     return {
         "HOROVOD_SIZE": str(np),
@@ -184,6 +189,7 @@ def common_variables(np: int, rendezvous: tuple[str, int], secret: str) -> Env:
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HVD_SECRET_KEY": secret,
         "PYTHONUNBUFFERED": "1",
+        torchrun.ADDRESS: torchrun.address_text(address, torch_port),
     }
 
 
@@ -217,6 +223,12 @@ class Part:
     parts: int
     rendezvous: tuple[str, int]
     secret: str
+
+    @property
+    def torch_port(self) -> int:
+        """Port beside that of the rendezvous: no launcher knows the free ports of rank 0's host."""
+        port = self.rendezvous[1]
+        return port + 1 if port < _LAST_PORT else port - 1
 
     def rank_variables(self, slots: int, name: str) -> list[Env]:
         """Return the variables of each rank of this part alone."""

@@ -28,12 +28,12 @@ from hvd_kernel.processes.channel.control_channel import ControlChannel
 from hvd_kernel.processes.child_process import ChildProcess
 from hvd_kernel.processes.lifetime import adopt_orphans, claim
 from hvd_kernel.processes.mps.daemon import HostDaemon
-from hvd_kernel.processes.ports import bound
+from hvd_kernel.processes.ports import bound, reserve
 from hvd_kernel.processes.private_dir import CALL, answer_file, private_folder, write_private
 from hvd_kernel.processes.rank_channel import RankChannels
 from hvd_kernel.processes.spares import HostSpares
 from hvd_kernel.processes.supervise import ProcessSupervisor
-from hvd_kernel.settings import gpus
+from hvd_kernel.settings import gpus, torchrun
 from hvd_kernel.settings.lookup import without_launchers
 from hvd_kernel.settings.network import machine, networks
 from hvd_kernel.version import __version__
@@ -145,6 +145,7 @@ class Agent(ProcessSupervisor):
         for rank in plan.ranks:
             try:
                 env = _with_limited_threads(base, rank.limits, plan.env) | rank.env | self._channels.variable(rank.rank)
+                env = torchrun.with_variables(env)
                 self._start_rank(plan, rank, env)
             except OSError as error:
                 self._refuse(rank.rank, f"{error.strerror}: {error.filename}{_remedy(plan)}")
@@ -316,13 +317,14 @@ def _environment(plan: m.StartRanks) -> dict[str, str]:
 
 
 def card(port: int) -> dict[str, Any]:
-    """Return the addresses and identity of this host."""
+    """Return the addresses and identity of this host, and a free port for the store of torch.distributed."""
     here = machine()
     return {
         "version": __version__,
         "machine": here,
         "host": os.environ.get("HVD_HOST") or f"{here}/{os.geteuid()}",
         "port": port,
+        "torch_port": reserve(1)[0],
         "name": socket.gethostname(),
         "devices": gpus.visible(os.environ),
         "networks": networks(),

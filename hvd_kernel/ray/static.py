@@ -120,7 +120,7 @@ class StaticAdapter(Adapter):
         nics = self.settings.nics
         interface = nics if isinstance(nics, str) else next(iter(nics or ()), "")
         address = rendezvous_address(cards, [False] * len(cards), interface)
-        common = common_variables(len(workers), address, secrets.token_hex(32))
+        common = common_variables(len(workers), address, secrets.token_hex(32), cards[0]["torch_port"])
         variables = rank_variables(nodes, nodes)
         ray_api().get(
             [

@@ -157,6 +157,21 @@ PACKAGE_SETTINGS = (
         flag="--no-mps",
     ),
     Setting(
+        ("HVD_TORCH",),
+        one_of("on", "off"),
+        "on",
+        "on: ranks have torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, "
+        "MASTER_PORT) and torch.distributed's backend hvd, so that libraries such as accelerate train one model; off: "
+        "neither, each rank trains a model of its own",
+    ),
+    Setting(
+        ("HVD_TORCH_ADDRESS",),
+        anything,
+        "",
+        "host and port of rank 0 from which MASTER_ADDR and MASTER_PORT were set",
+        set_by_others=True,
+    ),
+    Setting(
         ("HVD_JAX",),
         one_of("xla", "callback", "stream"),
         "xla",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hvd_kernel.core import call_stack, ops, process_sets, session
+from hvd_kernel.elastic import torch_address
 from hvd_kernel.errors import BECAUSE_OF_ANOTHER, ClusterError, Mismatch, OutOfMemory
 from hvd_kernel.protocol.messages import Pending
 
@@ -20,7 +21,7 @@ _OF_ALL = (Mismatch, OutOfMemory)  # errors that all ranks of an operation raise
 
 
 def start() -> None:
-    """Initialise, and verify with an allreduce over all ranks.
+    """Initialise, verify with an allreduce over all ranks, and set torchrun's variables.
 
     Raises
     ------
@@ -43,9 +44,10 @@ def reset_communicator(*, fresh: bool = False, before: Sequence[int] | None = No
 
 def _verify() -> None:
     size = session.size()
-    total = ops.allreduce(np.array([session.rank() + 1]), name="hvd.ready", op=ops.Sum)
+    total = ops.allreduce(np.array([session.rank() + 1, *torch_address.offered()]), name="hvd.ready", op=ops.Sum)
     if total[0] != size * (size + 1) // 2:
         raise ClusterError(f"the first allreduce gave {total[0]} instead of {size * (size + 1) // 2}")
+    torch_address.adopt(total[1:].tolist())
 
 
 def abort(reason: str, after_s: float = 0.0) -> Callable[[], None]:

@@ -24,10 +24,11 @@ from typing import Any
 
 from hvd_kernel.core import session
 from hvd_kernel.frameworks import registry
+from hvd_kernel.frameworks.after_import import AfterImport
 from hvd_kernel.frameworks.frontends import FRONTENDS, NUMPY, Frontend
 from hvd_kernel.protocol import serialization
 from hvd_kernel.worker import devices
-from hvd_kernel.worker.import_prefetch import AfterImport, ImportPrefetch
+from hvd_kernel.worker.import_prefetch import ImportPrefetch
 
 _LOG = logging.getLogger("hvd_kernel")
 NAMES = ("rank", "size", "local_rank", "hvd", "device")

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - a folder for PYTHONPATH, not a package
-"""Enable ``import horovod`` at the start of a rank's Python, then run the next sitecustomize.
+"""Enable ``import horovod`` and torch's backend hvd at the start of a rank's Python, then run the next sitecustomize.
 
 Child processes of a rank import this too, in any environment: it does nothing if hvd_kernel is missing.
 """
@@ -17,6 +17,10 @@ with contextlib.suppress(ImportError):
     from hvd_kernel import compat
 
     compat.install_in_rank()
+
+    from hvd_kernel.frameworks import torch_backend
+
+    torch_backend.after_import().begin()
 
 _next = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
 if _next is not None and _next.loader is not None:

@@ -68,7 +68,7 @@ def short(text: str) -> str:
 # Horovod's environment variables
 
 VARIABLE_PREFIX = "HOROVOD_"
-_SET_BY_HVDRUN = {*rank_variables(["host"], ["host"])[0], *common_variables(1, ("host", 1), "")}
+_SET_BY_HVDRUN = {*rank_variables(["host"], ["host"])[0], *common_variables(1, ("host", 1), "", 2)}
 _CHECKED: dict[str, Check] = {name: row.check for row in SETTINGS for name in row.variables}
 _UNUSED = {name: row.reason for row in UNUSED for name in row.variables}
 _CONVERTED = {name for row in HOROVOD_VALUES for name in row.variables}

@@ -35,7 +35,7 @@ def register() -> None:
     if not dist.is_available():
         raise RuntimeError(NOT_BUILT.format(command=install_command("torch")))
     if not is_registered():
-        dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend(BACKEND, create_group, extended_api=True, devices=["cpu"])
 
 
 def is_registered() -> bool:
@@ -53,7 +53,7 @@ def is_registered() -> bool:
     return dist.is_available() and BACKEND in dist.Backend.backend_list
 
 
-def _create(options: Any, _backend_options: Any = None) -> Any:
+def create_group(options: Any, _backend_options: Any = None) -> Any:
     """Create a process group for ``init_process_group`` and ``new_group``; its members all call this."""
     import torch.distributed as dist  # noqa: PLC0415 - see register
 

@@ -20,8 +20,11 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from hvd_kernel.core import call_stack, session, topology
+import numpy as np
+
+from hvd_kernel.core import call_stack, ops, session, topology
 from hvd_kernel.core.process_sets import global_process_set
+from hvd_kernel.core.tensor import Max
 from hvd_kernel.errors import HorovodInternalError
 from hvd_kernel.settings import lookup
 from hvd_kernel.torch.async_ops import fast, is_plain
@@ -56,7 +59,7 @@ OTHER_RANKS = (
 CLOSED = "The process group {name} was destroyed: create it again with init_process_group() or new_group()."
 NOT_JOINED = "Not all {size} ranks of process group {name} have joined it: {error}"
 
-_incarnations = count(1)  # default groups of this process
+_NUMBER = "hvd.torch_groups"  # operation by which ranks agree on the next number of a group
 _abandoned: list[Any] = []  # operations in flight whose group was destroyed: the main engine may still use their memory
 
 
@@ -154,11 +157,30 @@ class GroupEngine:
         raise NotImplementedError
 
 
+class _GroupNumbers:
+    """Numbers of groups on the main engine, equal on all ranks: also if a rank is newer than the others."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def agree(self) -> None:
+        """Continue after the highest number of any rank. All ranks call this together."""
+        self._last = int(ops.allreduce(np.array([self._last]), name=_NUMBER, op=Max)[0])
+
+    def next(self) -> int:
+        """Return the number of a new group."""
+        self._last += 1
+        return self._last
+
+
+_numbers = _GroupNumbers()
+
+
 class SharedEngine(GroupEngine):
     """The engine of ``hvd.init()``, for a group of all ranks; a later one if it has the same rank and size."""
 
     def __init__(self, rank: int, size: int) -> None:
-        super().__init__(session.engine(), f"torch{next(_incarnations)}")
+        super().__init__(session.engine(), f"torch{_numbers.next()}")
         self._rank, self._size = rank, size
 
     @property
@@ -344,5 +366,6 @@ def group_engine(
     if is_default and session.is_initialized() and session.size() == size:
         if session.rank() != rank:
             raise ValueError(OTHER_RANK.format(rank=rank, actual=session.rank()))
+        _numbers.agree()
         return SharedEngine(rank, size)
     return OwnEngine(store, rank, size, name) if parent is None else SharedEngine(rank, size)

@@ -60,7 +60,7 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "settings": {"errors"},
     "processes": {"errors", "formatting", "protocol", "settings", "version"},
     "tracking": {"errors", "formatting"},
-    "frameworks": {"protocol"},
+    "frameworks": {"errors", "protocol", "settings"},
     "core": CORE | {"tracking", "frameworks"},  # torchrun's store is torch's
     "elastic": CORE,
     "numpy": RANK,

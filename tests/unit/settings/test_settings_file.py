@@ -40,6 +40,7 @@ def test_settings_of_the_user_have_traitlets() -> None:
     assert {row.variables[0] for row in SETTINGS} - {row.variables[0] for row in ROWS} == {
         *("HOROVOD_RANK", "HOROVOD_CONTROLLER_ADDR", "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HVD_BOOTSTRAP"),
         *("HVD_FAILPOINT", "HVD_TRACK_RUN", "HVD_SECRET_KEY", "HVD_CUDA_DRIVER", "HVD_WORKER", "HVD_SLOT"),
+        "HVD_TORCH_ADDRESS",
     }
     assert not set(names) & set(dir(IPythonKernel)), "these names mean something else in ipykernel's kernel"
     assert set(names) <= set(HvdKernel.class_trait_names(config=True))

@@ -1,0 +1,57 @@
+"""Store of a default group at a port that rank 0 chooses for it, and the core tells the other ranks."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import torch.distributed
+
+from hvd_kernel.core import ops, session
+from hvd_kernel.errors import HorovodInternalError
+
+_NAME = "hvd.torch_store"
+_DEFAULT = timedelta(minutes=30)  # torch's
+
+NO_STORE = (
+    "Rank 0 could not create the store of torch.distributed at {host}: {error}. Set MASTER_ADDR and MASTER_PORT on all "
+    "ranks to an address of rank 0's host, or pass a store to init_process_group."
+)
+
+
+def agreed_store(url: str, timeout: timedelta = _DEFAULT, **_options: Any) -> tuple[Any, int, int] | None:
+    """Return a store with rank and size, as a handler of ``env://`` yields them. All ranks call this together.
+
+    None, if the caller numbers the ranks otherwise than ``hvd.init()``.
+
+    Raises
+    ------
+    HorovodInternalError
+        On every rank: rank 0 could not create the store.
+    """
+    rank, size = session.rank(), session.size()
+    if (_number(url, "rank", "RANK"), _number(url, "world_size", "WORLD_SIZE")) != (rank, size):
+        return None
+    host = os.environ["MASTER_ADDR"]
+    distributed: Any = torch.distributed  # its stubs hide the store
+    store, error = None, ""
+    if rank == 0:
+        try:
+            store = distributed.TCPStore(host, 0, size, is_master=True, timeout=timeout, wait_for_workers=False)
+        except (OSError, RuntimeError) as failure:
+            error = str(failure)
+    port, error = ops.broadcast_object((0 if store is None else store.port, error), name=_NAME)
+    if error:
+        raise HorovodInternalError(NO_STORE.format(host=host, error=error))
+    if store is None:
+        store = distributed.TCPStore(host, port, size, is_master=False, timeout=timeout)
+    return store, rank, size
+
+
+def _number(url: str, key: str, variable: str) -> int:
+    """Return a number of the URL's query, else of a variable; -1 without one."""
+    values = parse_qs(urlsplit(url).query).get(key)
+    text = values[0] if values else os.environ.get(variable, "")
+    return int(text) if text.isdecimal() else -1

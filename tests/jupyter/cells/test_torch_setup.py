@@ -1,0 +1,45 @@
+"""In cells: ``init_process_group()`` needs no set-up, also after ranks were replaced, added and removed."""
+
+from __future__ import annotations
+
+import pytest
+from hvdtest.cluster import execute
+
+from hvd_kernel.cluster import Session
+
+pytestmark = [pytest.mark.jupyter, pytest.mark.cluster(2)]
+
+SUMS = """
+import os, torch, torch.distributed as dist
+sums = []
+for backend in ([], ["gloo"], ["hvd"]):
+    dist.init_process_group(*backend)
+    tensor = torch.tensor([rank + 1.0])
+    dist.all_reduce(tensor)
+    sums.append((type(dist.group.WORLD).__name__, tensor.item()))
+    dist.destroy_process_group()
+print(*(os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")), sums)
+"""
+
+
+def sums_are_right(session: Session, size: int) -> None:
+    """Check the sums over default groups of three backends, and the variables, on every rank."""
+    total = size * (size + 1) / 2
+    sums = [("HvdProcessGroup", total), ("ProcessGroup", total), ("HvdProcessGroup", total)]
+    done = execute(session, SUMS)
+    expected = {rank: f"{rank} {size} {rank} {size} 127.0.0.1 {sums}\n" for rank in range(size)}
+    assert done.text() == expected, done.failures
+
+
+def test_groups_need_no_setup(session: Session) -> None:
+    sums_are_right(session, 2)
+
+
+def test_groups_of_other_generations(session: Session) -> None:
+    sums_are_right(session, 2)
+    session.respawn([0], force=True)
+    sums_are_right(session, 2)
+    session.resize(3)
+    sums_are_right(session, 3)
+    session.resize(2, [0])
+    sums_are_right(session, 2)
