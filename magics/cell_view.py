@@ -328,16 +328,18 @@ def drive(
     job: BackgroundJob | None = None,
     counts: bool = True,
     source: str | None = None,
+    independent: bool = False,
 ) -> CellView:
     """Run code on the ranks as a cell, to its end, and show its output; ``CellView.check`` raises its errors.
 
     ``counts``: keep the figures of a cell that trains in the history, there with ``source`` instead of the code.
+    ``independent``: each rank trains a model of its own.
     """
     number = manager.cells.number if job is None else job.number
     if job is not None:
         job.cell = number
     session.make_ready()  # interruptible here; once the ranks run, an interrupt goes to them
-    begin = partial(session.run, code, ranks, number, replaces=manager.replaces_dead())
+    begin = partial(session.run, code, ranks, number, replaces=manager.replaces_dead(), independent=independent)
     origin = cache(partial(origin_of, manager.place, code if source is None else source, number))
     view = watch(session, manager, writer, begin, origin, timeout=timeout, job=job)
     if view.output.trained and counts:

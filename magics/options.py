@@ -167,6 +167,14 @@ HELP = (MagicFlag(("--help",), "help", "show this help and exit", action=_YES),)
 SMOKE = (
     MagicFlag(("--smoke",), "smoke", "run the cell on rank 0 alone first, as the only rank; then on all", action=_YES),
 )
+INDEPENDENT = (
+    MagicFlag(
+        ("--independent",),
+        "independent",
+        "each rank trains a model of its own: without torchrun's variables and the default backend hvd of torch",
+        action=_YES,
+    ),
+)
 TIMEOUT = (MagicFlag(("--timeout",), "timeout", "interrupt the cell after S seconds", "S", arguments.seconds),)
 FORCE = (
     MagicFlag(
@@ -213,7 +221,7 @@ WAIT = (
     MagicFlag(("--wait",), "wait", "wait for the jobs named, or for all; fail as their cells would fail", action=_YES),
     MagicFlag(("--timeout",), "timeout", "wait at most S seconds; the job continues", "S", arguments.seconds),
 )
-HVDRUN = (*WHERE, *RANKS, *CELL, *SMOKE, *TIMEOUT, *FORCE, *KEEP)
+HVDRUN = (*WHERE, *RANKS, *CELL, *SMOKE, *INDEPENDENT, *TIMEOUT, *FORCE, *KEEP)
 
 
 @dataclass(frozen=True)
@@ -229,6 +237,7 @@ class Options:
     gather: tuple[str, ...] = ()
     out: str = ""
     smoke: bool = False
+    independent: bool = False
     timeout: float | None = None
     bg: str | None = None  # the job's name, "" for a generated one
     keep: str | None = None  # the detached cluster's name, "" for a generated one

@@ -166,11 +166,18 @@ class Session:
         return dict(self.latest.metrics) if self.latest else {}
 
     def run(
-        self, code: str, ranks: Sequence[int] | None = None, cell: int = 0, *, replaces: bool = False
+        self,
+        code: str,
+        ranks: Sequence[int] | None = None,
+        cell: int = 0,
+        *,
+        replaces: bool = False,
+        independent: bool = False,
     ) -> CellExecution:
         """Start a cell on all ranks, or on some, and return its stream of events.
 
         ``replaces``: the reader of the events replaces ranks that die in ``elastic.run`` (``rejoin``).
+        ``independent``: each rank trains a model of its own, so torch sees no other ranks.
 
         Raises
         ------
@@ -180,7 +187,8 @@ class Session:
         targets = chosen_ranks(ranks, self.n)
         self.make_ready()
         self.executor.recorder.begin_cell()
-        execution = CellExecution(targets, cell, lambda force: self._values(execution, force), replaces=replaces)
+        how = {"replaces": replaces, "independent": independent}
+        execution = CellExecution(targets, cell, lambda force: self._values(execution, force), **how)
         self.executor.latest = execution
         self._runs += 1
         self._wire.request(targets, "execute_request", execution.request(code, self._runs), execution)

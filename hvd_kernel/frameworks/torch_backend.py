@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,8 @@ from hvd_kernel.settings import torchrun
 
 BACKEND = "hvd"
 _DEVICE = "cpu"
+_DISTRIBUTED = "torch.distributed"
+_OFF = {"HVD_TORCH": "off", "HVD_GUARD": "off"}  # ranks that train separate models are intended
 _OURS = "hvd_kernel.torch.distributed"
 _SESSION = "hvd_kernel.core.session"
 
@@ -27,12 +30,11 @@ _SESSION = "hvd_kernel.core.session"
 @cache
 def after_import() -> AfterImport:
     """Return the finder that attaches to ``torch.distributed`` once it is imported."""
-    return AfterImport("torch.distributed", attach)
+    return AfterImport(_DISTRIBUTED, attach)
 
 
-@cache
 def attach(distributed: ModuleType) -> None:
-    """Register the backend in ``torch.distributed``, once per process, and make it the default.
+    """Register the backend in ``torch.distributed``, and make it the default. Idempotent.
 
     Ranks of torchrun and children of ``multiprocessing`` keep torch's defaults, as does a rank with HVD_TORCH=off.
     """
@@ -46,6 +48,36 @@ def attach(distributed: ModuleType) -> None:
     _replace_env_handler(distributed)
 
 
+@contextmanager
+def apart() -> Iterator[None]:
+    """Hide the other ranks from torch: no variables of torchrun, and torch's own default backend."""
+    names = (*torchrun.NAMES, torchrun.ADDRESS, *_OFF)
+    before = {name: os.environ.pop(name) for name in names if name in os.environ}
+    os.environ.update(_OFF)
+    distributed = sys.modules.get(_DISTRIBUTED)
+    default = _set_default("gloo") if distributed is not None else ""
+    try:
+        yield
+    finally:
+        for name in names:
+            os.environ.pop(name, None)
+        os.environ.update(before)
+        if default:
+            _set_default(default)
+        elif _DISTRIBUTED in sys.modules:
+            attach(sys.modules[_DISTRIBUTED])
+
+
+def _set_default(backend: str) -> str:
+    """Set the default backend for the CPU, and return the previous one; "" without torch.distributed."""
+    backends = getattr(sys.modules[_DISTRIBUTED], "Backend", None)
+    if backends is None:
+        return ""
+    before: str = backends.default_device_backend_map[_DEVICE]
+    backends.default_device_backend_map[_DEVICE] = backend
+    return before
+
+
 def _create(options: Any, backend_options: Any = None) -> Any:
     return importlib.import_module(f"{_OURS}.backend").create_group(options, backend_options)
 
@@ -57,7 +89,7 @@ def _replace_env_handler(distributed: ModuleType) -> None:
     """
     handlers = getattr(sys.modules.get(f"{distributed.__name__}.rendezvous"), "_rendezvous_handlers", {})
     of_torch = handlers.get("env")
-    if of_torch is None:
+    if of_torch is None or of_torch.__module__ == __name__:
         return
 
     def rendezvous(url: str, *args: Any, **options: Any) -> Iterator[Any]:

@@ -11,6 +11,7 @@ Terms.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -30,6 +31,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments  # noqa: E4
 
 import hvd_kernel.torch as hvd  # noqa: E402
 from hvd_kernel.integrations.averaging import Averaging, distributed, share, share_state  # noqa: E402
+from hvd_kernel.settings import torchrun  # noqa: E402
 
 if TYPE_CHECKING:  # the next class in the MRO is the Trainer's
     from typing import Any as _Unknown
@@ -240,7 +242,8 @@ class HorovodMixin(_Unknown):  # type: ignore[misc]
 
     def create_accelerator_and_postprocess(self) -> None:
         """Create accelerate's accelerator with rank and size set, and change it into a HorovodAccelerator."""
-        if self.args.distributed_state.distributed_type != DistributedType.NO:
+        is_distributed = self.args.distributed_state.distributed_type != DistributedType.NO
+        if is_distributed and not torchrun.is_ours(os.environ):
             raise ValueError(
                 "These TrainingArguments have set up torch.distributed, by variables of a launcher: "
                 "use hvd_kernel.integrations.transformers.HorovodTrainingArguments instead."

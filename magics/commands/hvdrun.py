@@ -129,7 +129,8 @@ class CellRequest:
     def run(self, session: Session, writer: Writer, job: BackgroundJob | None = None) -> bool:
         """Run the cell; return False if it failed and ``--no-raise-error`` suppresses the error."""
         options, user_ns = self.options, self.context.shell.user_ns
-        view = drive(session, self.context.manager, writer, self.code, self.ranks, timeout=options.timeout, job=job)
+        how: dict[str, Any] = {"timeout": options.timeout, "independent": options.independent}
+        view = drive(session, self.context.manager, writer, self.code, self.ranks, job=job, **how)
         replace_stuck(replace(self.context, job_writer=job.writer if job else None), view)
         self.context.manager.script_cells.append(self.record(view.execution.cell, failed=view.failed))
         if self.failed(view, writer, job):
@@ -171,7 +172,7 @@ def _on_ranks(request: CellRequest) -> None:
         request.pull(session)
         return
     if request.options.smoke and session.n > 1:
-        view = _run_on_rank_0(request.context, session, request.code, request.options.timeout)
+        view = _run_on_rank_0(request.context, session, request.code, request.options)
         if request.failed(view, writer):
             return
     if request.run(session, writer):
@@ -210,7 +211,7 @@ _COMPARED = 1 << 28  # bytes: changes of larger variables are not reported
 _ANSWER_S = 600.0
 
 
-def _run_on_rank_0(context: Context, session: Session, code: str, timeout: float | None) -> CellView:
+def _run_on_rank_0(context: Context, session: Session, code: str, options: Options) -> CellView:
     """Run the code on rank 0 alone, before all ranks run it; show its output only if it fails.
 
     Collectives have the results of one rank. Changes to variables remain: variables that existed before and that the
@@ -228,7 +229,8 @@ def _run_on_rank_0(context: Context, session: Session, code: str, timeout: float
         raise UsageError(f"%%hvdrun: --smoke is for cells without process sets, and {refused}: leave out --smoke")
     kept, writer = JobWriter(context.shell), context.writer()
     try:
-        view = drive(session, context.manager, kept, code, (0,), timeout=timeout, counts=False)
+        how: dict[str, Any] = {"timeout": options.timeout, "independent": options.independent}
+        view = drive(session, context.manager, kept, code, (0,), counts=False, **how)
         replace_stuck(context, view)
     finally:
         if not session.dead and not session.running:

@@ -81,7 +81,13 @@ class CellExecution:
     """The requests of one cell to its ranks, and their answers as events. Made by ``Session.run``."""
 
     def __init__(
-        self, ranks: tuple[int, ...], cell: int, fetch: Callable[[bool], dict[int, Any]], *, replaces: bool = False
+        self,
+        ranks: tuple[int, ...],
+        cell: int,
+        fetch: Callable[[bool], dict[int, Any]],
+        *,
+        replaces: bool = False,
+        independent: bool = False,
     ) -> None:
         """Create the execution.
 
@@ -93,6 +99,8 @@ class CellExecution:
             Fetches the last values of the ranks; the argument is ``force``.
         replaces
             True if ranks that die may be replaced while the cell runs; until then they are in ``lost``.
+        independent
+            True if each rank trains a model of its own.
         """
         self.ranks = ranks
         self.cell = cell
@@ -101,6 +109,7 @@ class CellExecution:
         self.metrics: dict[int, MetricsSample] = {}
         self.aborted = False  # a rank's engine has been aborted: the communicator must be reset before the next cell
         self.replaces = replaces
+        self._independent = independent
         self.lost: dict[int, Failure] = {}  # ranks that have died and may be replaced
         self.waiting: dict[int, Waiting] = {}  # ranks that wait in elastic.run
         self.leaving: set[int] = set()  # ranks that were asked to leave the cell
@@ -121,7 +130,13 @@ class CellExecution:
     def request(self, code: str, run: int) -> dict[str, Any]:
         """Return the content of the execute request; ``run`` is the run's number in this cluster."""
         self._code = code
-        ours = {"cell": self.cell, "run": run, "kernel": _KERNEL, "elastic": {"replaces": self.replaces, "run": run}}
+        ours: dict[str, Any] = {
+            "cell": self.cell,
+            "run": run,
+            "kernel": _KERNEL,
+            "elastic": {"replaces": self.replaces, "run": run},
+        }
+        ours |= {"independent": True} if self._independent else {}
         options = {"silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": False}
         return {"code": code, **options, "hvd": ours}
 

@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import CodeType
 from typing import Any
@@ -25,6 +25,7 @@ from traitlets.config import Config
 
 from hvd_kernel.core import call_stack, deadlocks, metrics, training_steps
 from hvd_kernel.errors import message_of
+from hvd_kernel.frameworks import torch_backend
 from hvd_kernel.protocol import notebook, rank_log
 from hvd_kernel.protocol.messages import HALF_OPEN_MS, RAISED_TYPE, REMEMBERED_MESSAGES
 from hvd_kernel.worker import communication, telemetry
@@ -138,6 +139,7 @@ class RankKernel(TaskKernel):
             self.shell.display_pub.during(),
             frontend.during_cell(self.control.names, code),
             self.control.elastic.during(options.get("elastic", {})),
+            torch_backend.apart() if options.get("independent") else nullcontext(),
         ):
             await super().execute_request(stream, ident, parent)
             self._answered = True

@@ -43,3 +43,19 @@ def test_groups_of_other_generations(session: Session) -> None:
     sums_are_right(session, 3)
     session.resize(2, [0])
     sums_are_right(session, 2)
+
+
+APART = """
+import os, torch.distributed as dist
+from torch.distributed import Backend
+names = [name for name in ("RANK", "WORLD_SIZE", "MASTER_PORT") if name in os.environ]
+print(names, Backend.default_device_backend_map["cpu"], hvd.size())
+"""
+
+
+def test_independent_cell_sees_no_other_ranks(session: Session) -> None:
+    alone = execute(session, APART, independent=True)
+    assert alone.text() == dict.fromkeys(range(2), "[] gloo 2\n"), alone.failures
+    together = execute(session, APART)
+    assert together.text() == dict.fromkeys(range(2), "['RANK', 'WORLD_SIZE', 'MASTER_PORT'] hvd 2\n")
+    sums_are_right(session, 2)
