@@ -108,6 +108,7 @@ class CellView:
         self._where: dict[int, Whereabouts] = {}  # of ranks that did not respond
         self._reported = 0  # interrupts of which the report of ranks that do not respond has been shown
         self._released: set[int] = set()  # ranks asked to release the others from a collective
+        self._released_torch: set[int] = set()  # ranks asked to release the others from torch's default group
         self.fate = ""  # what became of the abandoned ranks
         self._failures: dict[int, Failure] = {}
         self._raised: dict[int, RankRaised] = {}
@@ -288,16 +289,29 @@ class CellView:
         if held := (self.execution.holding & self._stalls.awaited) - self._released:
             self._released |= held
             self._session.post("release", sorted(held), urgent=True)
+        self._release_torch()
         sentence = "" if self.stopped else "; ".join(filter(None, [self._unnoticed(), self._stalls.sentence]))
         if sentence != self._explained:
             self._explained = sentence
             self.output.explain(sentence)
 
-    def _unnoticed(self) -> str:
-        """Return the sentence about the first failure, if other ranks still run and have not noticed it."""
+    def _release_torch(self) -> None:
+        """Make failed ranks release the others from torch's default group, which the core cannot abort."""
+        failed = self._first.keys() - self._released_torch
+        if failed and self._first_unnoticed() is not None:
+            self._released_torch |= failed
+            self._session.post("release_torch", sorted(failed), urgent=True)
+
+    def _first_unnoticed(self) -> int | None:
+        """Return the rank that failed first, if other ranks still run and have not noticed it."""
         running = self._left - self._first.keys()
         rank = min(self._first, key=lambda rank: self._first[rank], default=None)
-        if rank is None or not running or time.monotonic() < self._first[rank] + RAISED_S:
+        return None if rank is None or not running or time.monotonic() < self._first[rank] + RAISED_S else rank
+
+    def _unnoticed(self) -> str:
+        """Return the sentence about the first failure, if other ranks still run and have not noticed it."""
+        rank, running = self._first_unnoticed(), self._left - self._first.keys()
+        if rank is None:
             return ""
         error = self._failures.get(rank) or self._raised[rank]
         return still_running(rank, error.ename, error.evalue, running)

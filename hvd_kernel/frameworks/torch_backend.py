@@ -16,6 +16,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+from hvd_kernel.frameworks import torch_connections
 from hvd_kernel.frameworks.after_import import AfterImport
 from hvd_kernel.settings import torchrun
 
@@ -93,11 +94,9 @@ def _replace_env_handler(distributed: ModuleType) -> None:
         return
 
     def rendezvous(url: str, *args: Any, **options: Any) -> Iterator[Any]:
-        ours = _store(url, *args, **options)
-        if ours is not None:
-            yield ours
-        else:
-            yield from of_torch(url, *args, **options)
+        place = _store(url, *args, **options) or next(of_torch(url, *args, **options))
+        with torch_connections.recorded():  # until init_process_group returns, which drops this generator
+            yield place
 
     handlers["env"] = rendezvous
 

@@ -12,6 +12,7 @@ import numpy as np
 from hvd_kernel.core import call_stack, ops, process_sets, session
 from hvd_kernel.elastic import torch_address
 from hvd_kernel.errors import BECAUSE_OF_ANOTHER, ClusterError, Mismatch, OutOfMemory
+from hvd_kernel.frameworks import torch_connections
 from hvd_kernel.protocol.messages import Pending
 
 if TYPE_CHECKING:
@@ -44,10 +45,13 @@ def reset_communicator(*, fresh: bool = False, before: Sequence[int] | None = No
 
 def _verify() -> None:
     size = session.size()
-    total = ops.allreduce(np.array([session.rank() + 1, *torch_address.offered()]), name="hvd.ready", op=ops.Sum)
+    part = [session.rank() + 1, *torch_address.offered(), int(torch_connections.are_closed())]
+    total = ops.allreduce(np.array(part), name="hvd.ready", op=ops.Sum)
     if total[0] != size * (size + 1) // 2:
         raise ClusterError(f"the first allreduce gave {total[0]} instead of {size * (size + 1) // 2}")
-    torch_address.adopt(total[1:].tolist())
+    torch_address.adopt(total[1:-1].tolist())
+    if total[-1]:
+        torch_connections.discard_group()
 
 
 def abort(reason: str, after_s: float = 0.0) -> Callable[[], None]:
@@ -104,7 +108,7 @@ def _engine() -> Engine | None:
 
 def is_secondary(error: BaseException) -> bool:
     """Return whether an error was caused by another rank that failed first, or did not arrive."""
-    return isinstance(error, BECAUSE_OF_ANOTHER)
+    return isinstance(error, BECAUSE_OF_ANOTHER) or torch_connections.is_lost(error)
 
 
 def is_of_all(error: BaseException) -> bool:

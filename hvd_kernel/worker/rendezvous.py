@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hvd_kernel.core import process_sets, session
 from hvd_kernel.elastic import torch_address
 from hvd_kernel.errors import RankDied
+from hvd_kernel.frameworks import torch_connections
 from hvd_kernel.processes.ports import ReservedPort
 from hvd_kernel.worker import communication, devices
 from hvd_kernel.worker import names as frontend
@@ -107,7 +108,10 @@ def join(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> t
     size, host, port, secret = (content[key] for key in ("size", "host", "port", "secret"))
     session.set_rendezvous(session.Rendezvous(control.rank, size, host, port, secret, _held.open_peers(others)))
     fresh = control.rank in content["fresh"]
-    communication.reset_communicator(fresh=fresh, before=_held.before(ranks))
+    before = _held.before(ranks)
+    communication.reset_communicator(fresh=fresh, before=before)
+    if content["fresh"] or before != list(range(size)):
+        torch_connections.discard_group()  # of other ranks
     _held.remember({identity: rank for rank, (_, _, identity) in ranks.items()})
     if fresh:
         control.names.update(frontend.ready(control.rank, size))

@@ -24,6 +24,7 @@ from typing import Any
 from IPython.core.interactiveshell import ExecutionResult
 
 from hvd_kernel.errors import message_of
+from hvd_kernel.frameworks import torch_connections
 from hvd_kernel.protocol.messages import Failure, to_content
 from hvd_kernel.worker import communication
 from hvd_kernel.worker.elastic_cell import ElasticCell
@@ -227,6 +228,8 @@ class Control:
             self._release = communication.abort(_reason(name, error), after_s=_UNWATCHED_S)
         else:
             communication.abort(_reason(name, error))
+        if torch_connections.is_lost(error):
+            torch_connections.close()  # releases the ranks that wait for this one
         if not (self.in_task or name == "KeyboardInterrupt" or communication.is_secondary(error)):
             self.announce(name, message_of(error)[:_REASON_CHARS])
 
@@ -276,11 +279,15 @@ class Control:
     def _insist(self, interrupt: RepeatedSignal, run: int) -> None:
         """Signal until the main thread has noticed.
 
-        MXNet waits for operations in its own code, which no signal interrupts. If operations are pending then, they are
-        aborted, and the main thread notices the signal when the wait returns.
+        MXNet and Gloo wait for operations in their own code, which no signal interrupts. If operations are pending
+        then, they are aborted, and the main thread notices the signal when the wait returns.
         """
-        if not interrupt.insist(partial(self._runs, run)) and communication.pending():
+        if interrupt.insist(partial(self._runs, run)):
+            return
+        if communication.pending():
             communication.abort(_INTERRUPTED)
+        if torch_connections.main_thread_waits():
+            torch_connections.close()
 
     # Running.
 

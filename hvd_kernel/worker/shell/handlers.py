@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_kernel import tracking
 from hvd_kernel.core import session
+from hvd_kernel.frameworks import torch_connections
 from hvd_kernel.processes import warm
 from hvd_kernel.protocol import rank_log, serialization
 from hvd_kernel.worker import communication, devices, rendezvous
@@ -62,6 +63,12 @@ def _interrupt(control: Control, content: Mapping[str, Any], _buffers: list[Any]
 
 def _release(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
     control.release()
+    return {}, []
+
+
+def _release_torch(_control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    """Release the ranks that wait for this one in torch's default group."""
+    torch_connections.close()
     return {}, []
 
 
@@ -194,6 +201,7 @@ TABLE: dict[str, Handler] = {
     "hello": _hello,
     "interrupt": _interrupt,
     "release": _release,
+    "release_torch": _release_torch,
     "write_log": _write_log,
     "push": _push,
     "pull": _pull,
