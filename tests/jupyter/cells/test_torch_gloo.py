@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from hvdtest.cluster import until
 from hvdtest.kernel import Kernel
 
 pytestmark = [
@@ -29,6 +32,12 @@ loss = model(torch.ones(1, 2)).sum()
 if rank == 1:
     raise ValueError("my bug 8")
 loss.backward()
+"""
+WAITING = """%%hvdrun
+open(f"{folder}/{{rank}}", "w").close()
+if rank == 1:
+    time.sleep(600)
+dist.all_reduce(tensor)
 """
 
 
@@ -61,3 +70,13 @@ def test_dead_rank_releases_the_other(kernel: Kernel) -> None:
     kernel.run("%%hvdrun\nimport time, torch, torch.distributed as dist")
     assert kernel.run(SUM).shown == ["[0-1] 3.0"]
     assert kernel.run("%%hvdrun\ndist.destroy_process_group()").reply["status"] == "ok"
+
+
+def test_interrupt_ends_a_wait(kernel: Kernel, tmp_path: Path) -> None:
+    assert kernel.run(SUM).shown == ["[0-1] 3.0"]
+    started = kernel.start(WAITING.format(folder=tmp_path))
+    until(lambda: len(list(tmp_path.iterdir())) == 2, "both ranks are in the cell")
+    kernel.press()
+    outcome = kernel.finish(started, allow_error=True)
+    assert outcome.reply["ename"] == "KeyboardInterrupt", outcome.error
+    assert kernel.run(SUM).shown == ["[0-1] 3.0"]
