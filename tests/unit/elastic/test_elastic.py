@@ -159,7 +159,7 @@ def test_run_returns_and_passes_arguments_on() -> None:
         return state.x, a, b
 
     assert work(elastic.ObjectState(x=1), 2, b=3) == (1, 2, 3)
-    assert (work.__name__, work.__doc__) == ("work", "What it does.")
+    assert (work.__name__, work.__doc__) == ("work", "Run the training function under test.")
     assert elastic.notification_manager._listeners == []
 
 

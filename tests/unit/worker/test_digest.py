@@ -306,7 +306,7 @@ def test_completion_runs_no_code(text: str, length: int, found: list[tuple[str, 
 def test_inspection_runs_no_code() -> None:
     assert name_lookup.fields(SPACE["trap"], "trap", 0) == [
         ("Type", "Trap"),
-        ("Class docstring", "Every way to run this object's code fails the test."),
+        ("Class docstring", "An object whose code fails the test whenever it runs."),
     ]
     assert variables.facts(SPACE["trap"])["type"] == "Trap"
     assert name_lookup.fields(of, "of", 1)[0] == ("Signature", "of(value: 'object') -> 'str'")
