@@ -33,12 +33,16 @@ _default = _Connections()
 
 @contextmanager
 def recorded() -> Iterator[None]:
-    """Record the connections that are made in the block as those of the default group."""
+    """Record the connections that are made in the block as those of the default group.
+
+    Those of a group on our core are not recorded: the core releases its ranks, and its store is used again.
+    """
     before = _sockets()
     try:
         yield
     finally:
-        _default.inodes = {fd: inode for fd, inode in _sockets().items() if before.get(fd) != inode}
+        made = {fd: inode for fd, inode in _sockets().items() if before.get(fd) != inode}
+        _default.inodes = {} if _is_on_core() else made
         _default.are_closed = False
 
 
@@ -73,11 +77,17 @@ def are_closed() -> bool:
 def discard_group() -> None:
     """Destroy a default group of torch's own backends, so that ``init_process_group`` creates another one."""
     _default.inodes, _default.are_closed = {}, False
+    if _is_initialized() and not _is_on_core():  # ours continues on the new engine
+        sys.modules[_DISTRIBUTED].destroy_process_group()
+
+
+def _is_initialized() -> bool:
     distributed = sys.modules.get(_DISTRIBUTED)
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return
-    if not hasattr(distributed.group.WORLD, "engine"):  # else it is ours, and continues on the new engine
-        distributed.destroy_process_group()
+    return distributed is not None and bool(distributed.is_available() and distributed.is_initialized())
+
+
+def _is_on_core() -> bool:
+    return _is_initialized() and hasattr(sys.modules[_DISTRIBUTED].group.WORLD, "engine")
 
 
 def is_lost(error: BaseException) -> bool:

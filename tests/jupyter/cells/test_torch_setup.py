@@ -59,3 +59,21 @@ def test_independent_cell_sees_no_other_ranks(session: Session) -> None:
     together = execute(session, APART)
     assert together.text() == dict.fromkeys(range(2), "['RANK', 'WORLD_SIZE', 'MASTER_PORT'] hvd 2\n")
     sums_are_right(session, 2)
+
+
+FAILED_EARLIER = """
+import torch, torch.distributed as dist
+from hvd_kernel.frameworks import torch_connections
+
+dist.init_process_group()
+torch_connections.close()  # as a rank does that has failed
+tensor = torch.ones(2)
+dist.all_reduce(tensor, group=dist.new_group([1, 0]))  # over the store of the default group
+print(torch_connections.are_closed(), tensor.tolist())
+dist.destroy_process_group()
+"""
+
+
+def test_failed_rank_keeps_the_store_of_a_group_on_the_core(session: Session) -> None:
+    done = execute(session, FAILED_EARLIER)
+    assert done.text() == dict.fromkeys(range(2), "False [2.0, 2.0]\n"), done.failures
