@@ -314,6 +314,29 @@ def messages_in_a_subgroup(dist: Any, rank: int, size: int) -> Any:
     return tensor
 
 
+@program
+def compiled(dist: Any, rank: int, size: int) -> Any:
+    """Without a graph break; traced again for each backend, whose group is part of the graph."""
+    import torch
+    import torch.distributed._functional_collectives as functions
+
+    def plain(tensor: Any) -> Any:
+        total = tensor * 2
+        dist.all_reduce(total)
+        gathered = torch.empty(size * 3)
+        dist.all_gather_into_tensor(gathered, total + rank)
+        return gathered + 1
+
+    def functional(tensor: Any) -> Any:
+        return functions.all_reduce(tensor + 1, "sum", dist.group.WORLD) * 2
+
+    outputs = []
+    for function in (plain, functional):
+        torch._dynamo.reset()
+        outputs.append(torch.compile(function, backend="aot_eager", fullgraph=True)(whole(rank, 3)))
+    return outputs
+
+
 def equal_on_both(name: str, folder: str) -> bool:
     import hvd_kernel.torch as hvd
 
