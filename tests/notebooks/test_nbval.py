@@ -18,7 +18,8 @@ NBVAL = ["pytest", "-q", "-p", "no:nbval", "-p", "nbval.plugin", "--nbval", "-p"
 PATIENT = ["--timeout", "300", "--nbval-kernel-startup-timeout", "200"]
 ELSEWHERE = {"06_keras": "tf221", "07_spark_pipeline": "spark", "08_any_framework": "keras_torch_jax"}
 HERE = [path for path in ALL if path.stem not in ELSEWHERE]
-LONG = {"01_quickstart", "05_elastic"}  # the one runs in test_demo.py; of the other tests/jupyter has the parts
+# The first runs in test_demo.py; tests/jupyter has the parts of the others.
+LONG = {"01_quickstart", "05_elastic", "09_torch_distributed"}
 ONCE = [pytest.param(path, marks=pytest.mark.nightly if path.stem in LONG else (), id=path.stem) for path in HERE]
 
 
