@@ -66,7 +66,7 @@ def test_dead_rank_releases_the_other(kernel: Kernel) -> None:
     kernel.run("%hvd respawn")
     kernel.run("%%hvdrun\nimport torch, torch.distributed as dist")
     assert kernel.run(SUM).shown == ["[0-1] 3.0"]
-    kernel.run("%hvd respawn 0 --force")  # between cells: the group has lost a rank
+    kernel.run("%hvd respawn 1 --force")  # between cells: the group has lost a rank
     kernel.run("%%hvdrun\nimport time, torch, torch.distributed as dist")
     assert kernel.run(SUM).shown == ["[0-1] 3.0"]
     assert kernel.run("%%hvdrun\ndist.destroy_process_group()").reply["status"] == "ok"

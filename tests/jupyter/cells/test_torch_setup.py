@@ -35,14 +35,14 @@ def test_groups_need_no_setup(session: Session) -> None:
     sums_are_right(session, 2)
 
 
-def test_groups_of_other_generations(session: Session) -> None:
-    sums_are_right(session, 2)
-    session.respawn([0], force=True)
-    sums_are_right(session, 2)
-    session.resize(3)
-    sums_are_right(session, 3)
-    session.resize(2, [0])
-    sums_are_right(session, 2)
+def test_groups_of_other_generations(own: Session) -> None:
+    sums_are_right(own, 2)
+    own.respawn([0], force=True)
+    sums_are_right(own, 2)
+    own.resize(3)
+    sums_are_right(own, 3)
+    own.resize(2, [0])  # renumbers the others
+    sums_are_right(own, 2)
 
 
 APART = """
