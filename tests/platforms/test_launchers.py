@@ -22,7 +22,8 @@ from hvd_kernel.launch.run.call import pack_call
 from hvd_kernel.launch.run.execution import in_processes
 
 pytestmark = pytest.mark.mp
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks do not see this file
+if __name__ in sys.modules:  # not in a rank, which has this file under another name
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks of an engine do not see it
 
 SCRIPT = """
 import json, sys

@@ -69,7 +69,7 @@ def test_variables_of_other_launchers_are_not_passed_on(mark: str) -> None:
         "import os; print({n: os.environ.get(n) for n in ['OMPI_COMM_WORLD_RANK', 'RANK', 'HVD_BOOTSTRAP', 'FOO']})"
     )
     text = good(hvdrun("-np", "1", script=script, **left))
-    expected = {"OMPI_COMM_WORLD_RANK": None, "RANK": None, "HVD_BOOTSTRAP": None, "FOO": "a b\n'c"}
+    expected = {"OMPI_COMM_WORLD_RANK": None, "RANK": "0", "HVD_BOOTSTRAP": None, "FOO": "a b\n'c"}
     assert lines_of(text, 0) == [str(expected)]
 
 
