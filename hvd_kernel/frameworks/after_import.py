@@ -22,6 +22,7 @@ class AfterImport(MetaPathFinder):
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self._name, self._then = name, then
         self._has_begun = False
+        self._is_searching = False
 
     def begin(self) -> None:
         """Start waiting for the module; call back now if it is imported already. Later calls do nothing."""
@@ -37,11 +38,15 @@ class AfterImport(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the other finders' spec, with a loader that calls back."""
-        if fullname != self._name:
+        if fullname != self._name or self._is_searching:  # called by another finder for the same module
             return None
         others = [finder.find_spec for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
         specs = (find(fullname, path, target) for find in others)
-        spec = next((spec for spec in specs if spec is not None), None)
+        self._is_searching = True
+        try:
+            spec = next((spec for spec in specs if spec is not None), None)
+        finally:
+            self._is_searching = False
         if spec is not None and spec.loader is not None:
             spec.loader = _Then(spec.loader, self._done)
         return spec
