@@ -187,8 +187,13 @@ class Session:
         targets = chosen_ranks(ranks, self.n)
         self.make_ready()
         self.executor.recorder.begin_cell()
-        how = {"replaces": replaces, "independent": independent}
-        execution = CellExecution(targets, cell, lambda force: self._values(execution, force), **how)
+        execution = CellExecution(
+            targets,
+            cell,
+            lambda force: self._values(execution, force),
+            replaces=replaces,
+            independent=independent,
+        )
         self.executor.latest = execution
         self._runs += 1
         self._wire.request(targets, "execute_request", execution.request(code, self._runs), execution)

@@ -50,7 +50,7 @@ def attach(distributed: ModuleType) -> None:
 
 
 @contextmanager
-def apart() -> Iterator[None]:
+def independent() -> Iterator[None]:
     """Hide the other ranks from torch: no variables of torchrun, and torch's own default backend."""
     names = (*torchrun.NAMES, torchrun.ADDRESS, *_OFF)
     before = {name: os.environ.pop(name) for name in names if name in os.environ}

@@ -129,8 +129,16 @@ class CellRequest:
     def run(self, session: Session, writer: Writer, job: BackgroundJob | None = None) -> bool:
         """Run the cell; return False if it failed and ``--no-raise-error`` suppresses the error."""
         options, user_ns = self.options, self.context.shell.user_ns
-        how: dict[str, Any] = {"timeout": options.timeout, "independent": options.independent}
-        view = drive(session, self.context.manager, writer, self.code, self.ranks, job=job, **how)
+        view = drive(
+            session,
+            self.context.manager,
+            writer,
+            self.code,
+            self.ranks,
+            timeout=options.timeout,
+            independent=options.independent,
+            job=job,
+        )
         replace_stuck(replace(self.context, job_writer=job.writer if job else None), view)
         self.context.manager.script_cells.append(self.record(view.execution.cell, failed=view.failed))
         if self.failed(view, writer, job):
@@ -229,8 +237,16 @@ def _run_on_rank_0(context: Context, session: Session, code: str, options: Optio
         raise UsageError(f"%%hvdrun: --smoke is for cells without process sets, and {refused}: leave out --smoke")
     kept, writer = JobWriter(context.shell), context.writer()
     try:
-        how: dict[str, Any] = {"timeout": options.timeout, "independent": options.independent}
-        view = drive(session, context.manager, kept, code, (0,), counts=False, **how)
+        view = drive(
+            session,
+            context.manager,
+            kept,
+            code,
+            (0,),
+            timeout=options.timeout,
+            independent=options.independent,
+            counts=False,
+        )
         replace_stuck(context, view)
     finally:
         if not session.dead and not session.running:

@@ -1,4 +1,4 @@
-"""Store of a default group at a port that rank 0 chooses for it, and the core tells the other ranks."""
+"""Store of a default group at a free port of rank 0, which the core broadcasts to the other ranks."""
 
 from __future__ import annotations
 

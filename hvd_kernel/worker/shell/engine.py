@@ -139,7 +139,7 @@ class RankKernel(TaskKernel):
             self.shell.display_pub.during(),
             frontend.during_cell(self.control.names, code),
             self.control.elastic.during(options.get("elastic", {})),
-            torch_backend.apart() if options.get("independent") else nullcontext(),
+            torch_backend.independent() if options.get("independent") else nullcontext(),
         ):
             await super().execute_request(stream, ident, parent)
             self._answered = True

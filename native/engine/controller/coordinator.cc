@@ -70,7 +70,8 @@ void Coordinator::on_request(Entry& entry, std::int64_t now_ns) {
 
 // Answer a probe with a send, if one of the two is pending and the other is this entry.
 void Coordinator::match(Entry& entry) {
-  if (entry.kind != Kind::kProbe && entry.kind != Kind::kSend) return;
+  probes_ = probes_ || entry.kind == Kind::kProbe;
+  if (!probes_ || (entry.kind != Kind::kProbe && entry.kind != Kind::kSend)) return;
   for (Entry* other : state_.table().waiting()) {
     Entry& probe = entry.kind == Kind::kProbe ? entry : *other;
     Entry& send = entry.kind == Kind::kProbe ? *other : entry;

@@ -72,6 +72,7 @@ class Coordinator final : public Role {
   Children& children_;
   const ControllerOptions options_;
   FusionManager fusion_;
+  bool probes_ = false;  // a rank has probed: only then sends may have to answer one
   InFlight in_flight_;
   CacheLru order_;
   std::unique_ptr<Tuner> tuner_;  // nullptr: autotuning is off

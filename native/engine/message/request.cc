@@ -322,7 +322,7 @@ Status sensible(const Request& request, std::size_t members, int size) {
   if ((request.kind == Kind::kSend) != (request.set >= kFirstPair)) {
     return refuse(title_of(request.kind) + ": " +
                   (request.kind == Kind::kSend ? "only between two ranks"
-                                               : "not between two ranks of no process set"));
+                                               : "needs a process set, not a pair of ranks"));
   }
   if (moves_tensors(request.kind) && request.tensors.empty()) {
     return refuse(request.name + ": a group of no tensors");
@@ -338,8 +338,9 @@ Status validate(const Request& request, const std::vector<Operand>& operands, in
                 const std::vector<int>& members) {
   const std::string title = title_of(request.kind) + ": ";
   if (request.kind == Kind::kSend && members.empty()) {
-    return refuse(title + "needs two different ranks, of 0 to " + std::to_string(size - 1) +
-                  " (of at most " + std::to_string(kMostRanksWithPairs) + ")");
+    return refuse(title + "source and destination must be different ranks from 0 to " +
+                  std::to_string(size - 1) + ", in a job of at most " +
+                  std::to_string(kMostRanksWithPairs) + " ranks");
   }
   if (members.empty()) {
     return refuse(title + "Process set provided does not exist, or has not been registered.");

@@ -107,7 +107,7 @@ def test_i1_s1_r29_unauthenticated_bytes_get_no_answer(place: Place) -> None:
 def test_i1_s1_zeromq_without_the_key_never_shakes_hands(place: Place, key: str) -> None:
     where = [each for each in ports(place) if each.room != "launcher"]
     with place.at_work(), zmq.Context() as context:
-        context.setsockopt(zmq.LINGER, 0)  # else a failure would wait for messages that nobody takes
+        context.setsockopt(zmq.LINGER, 0)  # else a failure would wait for unsent messages
         strangers = [(listener, *_stranger(context, listener.port, wrong=key == "a wrong key")) for listener in where]
         for listener, _, monitor in strangers:
             assert monitor.poll(60_000), f"nobody at {listener}"

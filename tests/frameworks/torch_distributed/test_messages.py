@@ -94,9 +94,10 @@ def refused(folder: str) -> None:
 
     with world("hvd", folder) as dist:
         rank, size, group = dist.get_rank(), dist.get_world_size(), dist.group.WORLD
-        to_nobody = f"Send: needs two different ranks, of 0 to {size - 1} (of at most 32768)"
+        other = f"Send: source and destination must be different ranks from 0 to {size - 1}"
+        invalid = f"{other}, in a job of at most 32768 ranks"
         for destination in (rank, size, -1):
-            raises(ValueError, to_nobody, group.send, [torch.ones(1)], destination, 0)
+            raises(ValueError, invalid, group.send, [torch.ones(1)], destination, 0)
         sparse = checks.NOT_DENSE.format(layout=torch.sparse_coo)
         raises(ValueError, sparse, group.send, [torch.ones(1).to_sparse()], (rank + 1) % size, 0)
         dist.barrier()

@@ -156,7 +156,7 @@ TEST_CASE("messages: a receiver finds out which rank sends") {
   });
 }
 
-TEST_CASE("messages: to oneself or to no rank they are refused, and do not count") {
+TEST_CASE("messages: to the own rank or to a missing rank they are refused, and do not count") {
   Engines engines = engines_of(2);
   on_every_rank(engines, [&](Engine& engine, int rank) {
     std::vector<float> values(3);
@@ -165,7 +165,9 @@ TEST_CASE("messages: to oneself or to no rank they are refused, and do not count
       request.tensors = {meta_of<float>({3})};
       const Status status = engine.enqueue(request, {in_place(values)}).status();
       CHECK(status.code == Code::kInvalidArgument);
-      CHECK(status.message == "Send: needs two different ranks, of 0 to 1 (of at most 32768)");
+      CHECK(status.message ==
+            "Send: source and destination must be different ranks from 0 to 1, in a job of at most "
+            "32768 ranks");
     }
     CHECK(engine.enqueue(send_request(0, 1, 0, 2), {}).status().code == Code::kInvalidArgument);
     Request sum = request_for<float>("x", 3);
@@ -176,7 +178,7 @@ TEST_CASE("messages: to oneself or to no rank they are refused, and do not count
   });
 }
 
-TEST_CASE("messages: a receiver of another size is told, and the engine goes on") {
+TEST_CASE("messages: a receiver of another size gets an error, and the engine goes on") {
   Engines engines = engines_of(2);
   on_every_rank(engines, [&](Engine& engine, int rank) {
     std::vector<float> values(rank == 0 ? 3 : 4);

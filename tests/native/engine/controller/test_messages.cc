@@ -149,7 +149,7 @@ TEST_CASE("messages: a rank that does not request one is named as missing") {
   CHECK(world.warnings.front().find("\nm: rank 0 for 1.5 s") != std::string::npos);
 }
 
-TEST_CASE("messages: two ranks that both send first are told how to order the calls") {
+TEST_CASE("messages: two ranks that both send first get an error with the remedy") {
   World world(2);
   const std::vector<Request> sends{send(0, 1, "m", 0, 2), send(1, 0, "n", 0, 2)};
   for (int rank = 0; rank < 2; ++rank) world.submit(rank, sends[static_cast<std::size_t>(rank)]);
