@@ -25,6 +25,7 @@ from zlib import crc32
 import numpy as np
 
 from hvd_kernel.core import training_steps
+from hvd_kernel.protocol import modules
 
 _LOG = logging.getLogger("hvd_kernel")
 _DIGITS = re.compile(r"(\d+)\D*$")
@@ -46,7 +47,7 @@ def attach(module: ModuleType) -> None:
 
 def attach_loaded(*names: str) -> None:
     """Attach those of these modules that the process has imported."""
-    for module in filter(None, map(sys.modules.get, names)):
+    for module in filter(None, map(modules.loaded, names)):
         attach(module)
 
 
@@ -112,7 +113,7 @@ def _item_bytes(dtype: Any) -> int:
 
 def _keras_is_connected() -> bool:
     """Return whether TensorFlow, torch or JAX connects the processes on its own."""
-    distributed = sys.modules.get("torch.distributed")
+    distributed = modules.loaded("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return bool(distributed.get_world_size() > 1)
     jax = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -25,12 +26,15 @@ class AfterImport(MetaPathFinder):
         self._is_searching = False
 
     def begin(self) -> None:
-        """Start waiting for the module; call back now if it is imported already. Later calls do nothing."""
+        """Start waiting for the module; call back now if it is imported already. Later calls do nothing.
+
+        If another thread is importing the module, the call waits until it has.
+        """
         if self._has_begun:
             return
         self._has_begun = True
         if self._name in sys.modules:
-            self._then(sys.modules[self._name])
+            self._then(importlib.import_module(self._name))
         else:
             sys.meta_path.insert(0, self)
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from hvd_kernel.frameworks.adapter import FrameworkAdapter
-from hvd_kernel.protocol import serialization
+from hvd_kernel.protocol import modules
 
 _MODULES = {  # package -> module of its adapter; Keras before its backends
     "numpy": "hvd_kernel.numpy.adapter",
@@ -41,11 +41,7 @@ def adapter(package: str) -> FrameworkAdapter:
 def import_adapters() -> None:
     """Import the adapters of the frameworks that have been imported since the last call."""
     for package, name in _MODULES.items():
-        if (
-            package not in _unusable
-            and serialization.loaded(name) is None
-            and serialization.loaded(package) is not None
-        ):
+        if package not in _unusable and modules.loaded(name) is None and modules.loaded(package) is not None:
             _unusable.add(package)
             with suppress(ImportError):  # an unsupported version: importing our API of it raises this
                 adapter(package)
@@ -55,7 +51,7 @@ def import_adapters() -> None:
 def in_use() -> Iterator[FrameworkAdapter]:
     """Yield the adapters that have been imported. May be called from any thread."""
     for name in dict.fromkeys(_MODULES.values()):
-        module = serialization.loaded(name)
+        module = modules.loaded(name)
         if module is not None:
             yield module.ADAPTER
 

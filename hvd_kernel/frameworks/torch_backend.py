@@ -18,6 +18,7 @@ from typing import Any
 
 from hvd_kernel.frameworks import torch_connections
 from hvd_kernel.frameworks.after_import import AfterImport
+from hvd_kernel.protocol import modules
 from hvd_kernel.settings import torchrun
 
 BACKEND = "hvd"
@@ -55,8 +56,7 @@ def independent() -> Iterator[None]:
     names = (*torchrun.NAMES, torchrun.ADDRESS, *_OFF)
     before = {name: os.environ.pop(name) for name in names if name in os.environ}
     os.environ.update(_OFF)
-    distributed = sys.modules.get(_DISTRIBUTED)
-    default = _set_default("gloo") if distributed is not None else ""
+    default = _set_default("gloo")
     try:
         yield
     finally:
@@ -65,13 +65,13 @@ def independent() -> Iterator[None]:
         os.environ.update(before)
         if default:
             _set_default(default)
-        elif _DISTRIBUTED in sys.modules:
-            attach(sys.modules[_DISTRIBUTED])
+        elif (distributed := modules.loaded(_DISTRIBUTED)) is not None:
+            attach(distributed)
 
 
 def _set_default(backend: str) -> str:
     """Set the default backend for the CPU, and return the previous one; "" without torch.distributed."""
-    backends = getattr(sys.modules[_DISTRIBUTED], "Backend", None)
+    backends = getattr(modules.loaded(_DISTRIBUTED), "Backend", None)
     if backends is None:
         return ""
     before: str = backends.default_device_backend_map[_DEVICE]

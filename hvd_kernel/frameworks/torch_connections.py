@@ -15,6 +15,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from hvd_kernel.protocol import modules
+
 _DISTRIBUTED = "torch.distributed"
 _FOLDER = f"{os.sep}torch{os.sep}distributed{os.sep}"
 _OF_GLOO = "gloo/transport"
@@ -82,7 +84,7 @@ def discard_group() -> None:
 
 
 def _is_initialized() -> bool:
-    distributed = sys.modules.get(_DISTRIBUTED)
+    distributed = modules.loaded(_DISTRIBUTED)
     return distributed is not None and bool(distributed.is_available() and distributed.is_initialized())
 
 

@@ -20,10 +20,11 @@ import mmap
 import os
 import pickle
 import secrets
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+from hvd_kernel.protocol import modules
 
 LARGE_BYTES = 1 << 20
 """Smaller parts stay on the wire."""
@@ -39,19 +40,13 @@ Placed = list[list[int]]
 """[number of the part, its bytes] for each part in a shared buffer, in order."""
 
 
-def loaded(name: str) -> Any:
-    """Return a module if it has been imported; None otherwise, and while another thread is still importing it."""
-    module = sys.modules.get(name)
-    return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
-
-
 def pack(value: Any) -> list[Any]:
     """Return the parts of a value; all of them support the buffer protocol."""
     from hvd_kernel.protocol.main_objects import MainPickler  # noqa: PLC0415 - only when values travel
 
     class Pickler(MainPickler):
         def reducer_override(self, obj: Any) -> Any:
-            torch = loaded("torch")
+            torch = modules.loaded("torch")
             if torch is not None and isinstance(obj, torch.Tensor):
                 return _reduce_tensor(torch, obj)
             return super().reducer_override(obj)

@@ -14,7 +14,7 @@ import torch.distributed
 
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.frameworks.adapter import Elements, Flat, FrameworkAdapter, TensorShard
-from hvd_kernel.protocol import serialization
+from hvd_kernel.protocol import modules
 from hvd_kernel.torch.optimizer import DistributedOptimizer
 from hvd_kernel.torch.wrapping import OptimizerMixin
 
@@ -60,7 +60,7 @@ class TorchAdapter(FrameworkAdapter):
 
     def shard(self, value: Any) -> TensorShard | None:
         """Return the local tensor of a DTensor, with its coordinates along the dimensions that shard it."""
-        tensors = serialization.loaded("torch.distributed.tensor")  # not while another thread imports it
+        tensors = modules.loaded("torch.distributed.tensor")  # not while another thread imports it
         if tensors is None or not isinstance(value, tensors.DTensor):
             return None
         mesh, placements = value.device_mesh, value.placements

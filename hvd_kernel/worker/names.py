@@ -26,7 +26,7 @@ from hvd_kernel.core import session
 from hvd_kernel.frameworks import registry
 from hvd_kernel.frameworks.after_import import AfterImport
 from hvd_kernel.frameworks.frontends import FRONTENDS, NUMPY, Frontend
-from hvd_kernel.protocol import serialization
+from hvd_kernel.protocol import modules
 from hvd_kernel.worker import devices
 from hvd_kernel.worker.import_prefetch import ImportPrefetch
 
@@ -94,7 +94,7 @@ def import_everything() -> None:
 def ready(rank: int, size: int) -> dict[str, Any]:
     """Return the names and their values."""
     names = {"rank": rank, "size": size, "local_rank": session.local_rank()}
-    return names | (_real() if _at_once() or serialization.loaded(_frontend().package) is not None else _placeholders())
+    return names | (_real() if _at_once() or modules.loaded(_frontend().package) is not None else _placeholders())
 
 
 def begin_prefetch() -> None:
@@ -119,7 +119,7 @@ def _attach(adapter: str, module: ModuleType) -> None:
 def during_cell(names: dict[str, Any], code: str) -> Iterator[None]:
     """Provide the framework's API and device to a cell that may use them, and pause the prefetch."""
     with _prefetch().during_cell():
-        if _mentioned().search(code) or serialization.loaded(_frontend().package) is not None:
+        if _mentioned().search(code) or modules.loaded(_frontend().package) is not None:
             replace_placeholders(names)
         _load_adapters()
         yield

@@ -19,7 +19,7 @@ import cloudpickle
 from hvd_kernel.core import ops, session
 from hvd_kernel.core.process_sets import ProcessSet
 from hvd_kernel.frameworks import registry
-from hvd_kernel.protocol import notebook, serialization
+from hvd_kernel.protocol import modules, notebook
 from hvd_kernel.protocol.main_objects import MainPickler
 from hvd_kernel.worker import devices
 from hvd_kernel.worker.inspect import definitions
@@ -188,7 +188,7 @@ def _dump(values: dict[str, Any], defined: Definitions = _NONE) -> bytes:
     file = io.BytesIO()
     pickler = type("_Pickler", (_Pickler,), {"defined": defined})
     for package in _ARCHIVES.values():
-        if serialization.loaded(package) is not None:
+        if modules.loaded(package) is not None:
             registry.adapter(package).write(values, file, pickler)
             return file.getvalue()
     pickler(file, protocol=5).dump(values)
