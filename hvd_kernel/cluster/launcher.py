@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from hvd_kernel.diagnosis.recorder import NATIVE
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.processes import leftovers, open_mpi
+from hvd_kernel.processes import allocator, leftovers, open_mpi
 from hvd_kernel.processes.channel import messages
 from hvd_kernel.processes.channel.control_channel import ControlChannel, is_ready, spawn
 from hvd_kernel.processes.channel.messages import Inviting, Message, Stop
@@ -152,6 +152,7 @@ def begun(
         }
         env = _threads(spec) | environment(folder) | {gpus.CHOICE: choice}
         env |= {decision.CHOICE: spec.mps} if spec.mps else {}
+        env |= _of_allocator(env, spec)
         if warm:
             del env[HOLDER]  # no kernel owns them until one adopts them
         module = "hvd_kernel.cluster.warm_supervisor" if warm else "hvd_kernel.cluster.supervisor"
@@ -192,6 +193,7 @@ def mpi_arguments(spec: ClusterSpec, shared: Path) -> list[str]:
     options += ["--runtime-options", "error-nonzero-status=false"]  # else os._exit(3) on one rank would stop all ranks
     options += ["--prtemca", "odls_base_verbose", "5"]  # logs the exit of each rank: see post_mortem.py
     options += ["-x", gpus.CHOICE] if is_far(spec) else []
+    options += ["-x", allocator.TUNABLES] if is_far(spec) and _of_allocator(os.environ, spec) else []
     options += ["--host", spec.hosts] if spec.hosts else []
     options += ["--hostfile", spec.hostfile] if spec.hostfile else []
     parameters = {"mpi_yield_when_idle": "1", **open_mpi.between(spec, os.environ)}
@@ -209,6 +211,11 @@ def _threads(spec: ClusterSpec) -> dict[str, str]:
     """Return the thread variables for ranks with a limit of cores; the user's own variables take precedence."""
     counts = [count for count in map(threads, spec.limits) if count is not None]
     return dict.fromkeys(THREADS, str(min(counts))) if counts else {}
+
+
+def _of_allocator(env: Mapping[str, str], spec: ClusterSpec) -> dict[str, str]:
+    memory = min(filter(None, (limit.memory for limit in spec.limits)), default=None)
+    return allocator.variables(env, spec.n, memory)
 
 
 def _address_for(spec: ClusterSpec) -> str:

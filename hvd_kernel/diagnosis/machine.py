@@ -22,7 +22,7 @@ import psutil
 from hvd_kernel.formatting.install_command import install_command
 from hvd_kernel.formatting.units import plural
 from hvd_kernel.frameworks import installed
-from hvd_kernel.processes import warm
+from hvd_kernel.processes import allocator, warm
 from hvd_kernel.processes.leftovers import folders, orphans
 from hvd_kernel.processes.limits import Capacity
 from hvd_kernel.processes.mps import decision
@@ -140,7 +140,8 @@ def _cores() -> CheckResult:
 
 def _memory() -> CheckResult:
     capacity = Capacity.now()
-    return CheckResult("memory", capacity.ranks >= 1, capacity.sentence, "end other programs or take fewer ranks")
+    state = f"{capacity.sentence}; {allocator.sentence(os.environ)}"
+    return CheckResult("memory", capacity.ranks >= 1, state, "end other programs or take fewer ranks")
 
 
 def _shm() -> CheckResult:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hvd_kernel.errors import ClusterError, ConfigError
-from hvd_kernel.processes import limits
+from hvd_kernel.processes import allocator, limits
 from hvd_kernel.processes.channel import messages as m
 from hvd_kernel.processes.channel.attachment import Controller
 from hvd_kernel.processes.channel.control_channel import ControlChannel
@@ -146,6 +146,7 @@ class Agent(ProcessSupervisor):
             try:
                 env = _with_limited_threads(base, rank.limits, plan.env) | rank.env | self._channels.variable(rank.rank)
                 env = torchrun.with_variables(env)
+                env |= allocator.variables(env, plan.ranks_on_host, rank.limits.memory) if plan.ranks_on_host else {}
                 self._start_rank(plan, rank, env)
             except OSError as error:
                 self._refuse(rank.rank, f"{error.strerror}: {error.filename}{_remedy(plan)}")

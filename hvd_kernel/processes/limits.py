@@ -268,6 +268,13 @@ class Capacity:
         return max(ALWAYS, running + self.ranks)
 
 
+def total_memory() -> int:
+    """Return the bytes of the machine, or of this container, whichever is less."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = _text(MOUNT / "memory.max")
+    return min(machine, int(limit)) if limit.isdecimal() else machine
+
+
 def free_memory() -> int:
     """Return the bytes available without swapping, on the machine or in this container, whichever is less."""
     lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())

@@ -100,6 +100,16 @@ def _size(text: str) -> str:
     return str(int(match[1]) * 1024 ** " KMG".index(match[2].upper() or " "))
 
 
+def _size_or_auto(text: str) -> str:
+    """Accept a number of bytes, or auto."""
+    if text.strip().lower() == "auto":
+        return "auto"
+    try:
+        return _size(text)
+    except ValueError as error:
+        raise ValueError(f"auto, or {error}") from None
+
+
 def _flag(text: str) -> str:
     """Accept yes or no in its usual spellings."""
     value = _FLAGS.get(text.strip().lower())
@@ -150,6 +160,7 @@ def _timeline(text: str) -> str:
 word = Check(_word, "Unicode")
 anything = Check(_anything, "Unicode")
 size = Check(_size, "Unicode")
+size_or_auto = Check(_size_or_auto, "Unicode")
 flag = Check(_flag, "Bool")
 not_flag = Check(_not_flag, "Bool")
 switches_off = Check(_switches_off, "Bool")

@@ -6,7 +6,18 @@ Parts of the package read their settings themselves; all values are checked toge
 from __future__ import annotations
 
 from hvd_kernel.settings.core import CORE_SETTINGS
-from hvd_kernel.settings.setting import Setting, anything, cluster_name, devices, flag, number, one_of, size, whole
+from hvd_kernel.settings.setting import (
+    Setting,
+    anything,
+    cluster_name,
+    devices,
+    flag,
+    number,
+    one_of,
+    size,
+    size_or_auto,
+    whole,
+)
 
 NOTEBOOK_SETTINGS = (
     Setting(
@@ -147,6 +158,14 @@ PACKAGE_SETTINGS = (
         "auto",
         "devices of the ranks that `%%hvdrun` or hvdrun starts, as with --gpus: auto, all, none or numbers as in 0,1",
         flag="--gpus",
+    ),
+    Setting(
+        ("HVD_KEEP_MEMORY",),
+        size_or_auto,
+        "auto",
+        "bytes (or 512M, 4G) of freed memory that a rank keeps for its next step, in huge pages where Linux allows it; "
+        "auto: the ranks of a host together an eighth of its memory; 0: glibc's own behaviour. A notebook's rank "
+        "returns it after half a minute without a cell. A user's MALLOC_ variables or GLIBC_TUNABLES for malloc win",
     ),
     Setting(
         ("HVD_MPS",),

@@ -13,11 +13,13 @@ from typing import Any
 
 from hvd_kernel.core import metrics, session, training_steps
 from hvd_kernel.frameworks.compression import CastCompressor
+from hvd_kernel.processes import allocator
 from hvd_kernel.protocol.messages import METRICS_TYPE, OPTIONS, MetricsSample, to_content
 from hvd_kernel.worker import communication, gpu_figures
 from hvd_kernel.worker.shell import stack_report
 
 _PERIOD_S = 0.2
+_IDLE_S = 30.0  # after a cell, until freed memory is returned to Linux
 _data_workers = False
 _PAGE = os.sysconf("SC_PAGESIZE")
 Publish = Callable[[str, dict[str, Any], dict[str, Any]], None]
@@ -31,6 +33,7 @@ class Telemetry:
         self._parked = parked  # returns whether the main thread waits for the user
         self._publish = publish
         self._parent: dict[str, Any] | None = None  # the running cell's request, None between cells
+        self._keeps_memory = False  # what cells have freed, until no cell runs for a while
         self._changed = threading.Condition()
         threading.Thread(target=self._loop, name="hvd-telemetry", daemon=True).start()
 
@@ -38,7 +41,7 @@ class Telemetry:
     def during(self, parent: dict[str, Any]) -> Iterator[None]:
         """Sample until the block ends."""
         with self._changed:
-            self._parent = parent
+            self._parent, self._keeps_memory = parent, True
             self._changed.notify()
         try:
             yield
@@ -51,10 +54,14 @@ class Telemetry:
     def _loop(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._parent is not None)
+                self._changed.wait_for(lambda: self._keeps_memory)
+                is_idle = not self._changed.wait_for(self._is_running, _IDLE_S)
+                self._keeps_memory = not is_idle
                 parent = self._parent
-                ended = self._changed.wait_for(partial(self._has_ended, parent), _PERIOD_S)
-            if parent is not None and not ended:
+                ended = is_idle or self._changed.wait_for(partial(self._has_ended, parent), _PERIOD_S)
+            if is_idle:
+                allocator.trim()
+            elif parent is not None and not ended:
                 with suppress(Exception):  # if this one cannot be sent, a later one may
                     self._send(parent, sample(self.rank, running=True, parked=self._parked()))
 
@@ -63,6 +70,9 @@ class Telemetry:
         with self._changed:
             if not self._has_ended(parent):
                 self._publish(METRICS_TYPE, to_content(current), parent)
+
+    def _is_running(self) -> bool:
+        return self._parent is not None
 
     def _has_ended(self, parent: dict[str, Any] | None) -> bool:
         return self._parent is not parent

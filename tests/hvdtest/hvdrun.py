@@ -35,6 +35,18 @@ print(session.rank(), session.size(), session.local_rank(), session.local_size()
 """
 
 
+FAULTS = """
+import resource
+def faults_of_blocks():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(4):
+        block = b"x" * (64 << 20)
+        del block
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+first, later = faults_of_blocks(), faults_of_blocks()
+"""
+"""Page faults of blocks of 64 MiB, each of 16,384 pages; ``later`` of those that are allocated again."""
+
 FAKE_SSH = """#!/bin/bash
 # A host of its own on this machine: ssh [-T] [-o option] [-p port] [-i file] HOST COMMAND
 echo "$*" >> "{log}"

@@ -10,7 +10,6 @@ Terms.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import random
 from collections import Counter
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from hvd_kernel.core import shared_memory
 from hvd_kernel.formatting.units import decimal_size, plural
 from hvd_kernel.frameworks import registry
+from hvd_kernel.processes import allocator
 from hvd_kernel.worker.inspect import digest, name_lookup
 from hvd_kernel.worker.telemetry import resident
 
@@ -219,6 +219,5 @@ def collect(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) 
     gc.collect()
     for adapter in registry.in_use():
         adapter.free_unused()
-    with suppress(AttributeError):  # it is glibc's
-        ctypes.CDLL(None).malloc_trim(0)
+    allocator.trim()
     return {"before": before, "after": resident()}, []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from hvdtest.hvdrun import FAULTS
 from hvdtest.kernel import Kernel
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400), pytest.mark.cluster(3)]
@@ -70,6 +71,10 @@ def test_barrier_lists_ranks_and_gc_frees_an_exception(kernel: Kernel) -> None:
     assert set(freed) == {0, 1, 2}
     assert freed[1] > 290, text
     assert max(freed[0], freed[2]) < 100, text
+
+
+def test_memory_freed_by_a_cell_is_used_again(kernel: Kernel) -> None:
+    assert kernel.run(f"%%hvdrun -np 3\n{FAULTS}later < 100", timeout=120).shown == ["[0-2] True"]
 
 
 @pytest.mark.nightly

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from hvdtest.hvdrun import EITHER, HVDRUN, NIGHTLY, RANK, SUM, gone, good, hvdrun, lines_of, ran
+from hvdtest.hvdrun import EITHER, FAULTS, HVDRUN, NIGHTLY, RANK, SUM, gone, good, hvdrun, lines_of, ran
 from hvdtest.launch import clean_environment
 
 pytestmark = pytest.mark.mp
@@ -71,6 +71,13 @@ def test_variables_of_other_launchers_are_not_passed_on(mark: str) -> None:
     text = good(hvdrun("-np", "1", script=script, **left))
     expected = {"OMPI_COMM_WORLD_RANK": None, "RANK": "0", "HVD_BOOTSTRAP": None, "FOO": "a b\n'c"}
     assert lines_of(text, 0) == [str(expected)]
+
+
+def test_memory_freed_by_a_rank_is_used_again(mark: str) -> None:
+    text = good(hvdrun("-np", "2", script=f"{FAULTS}print(later < 100)"))
+    assert [lines_of(text, rank) for rank in range(2)] == [["True"], ["True"]]
+    text = good(hvdrun("-np", "1", script="import os; print(os.environ.get('GLIBC_TUNABLES'))", HVD_KEEP_MEMORY="0"))
+    assert lines_of(text, 0) == ["None"]
 
 
 @EITHER

@@ -13,6 +13,7 @@ import pytest
 from hvd_kernel.core.metrics import MetricsSnapshot
 from hvd_kernel.errors import NotInitialized
 from hvd_kernel.frameworks.compression import CastCompressor, FP16Compressor
+from hvd_kernel.processes import allocator
 from hvd_kernel.protocol.messages import COMPRESSION, DATA_WORKERS, MetricsSample
 from hvd_kernel.worker import job_telemetry, telemetry
 
@@ -45,6 +46,17 @@ def test_no_sample_follows_the_last_one_of_a_cell(monkeypatch: pytest.MonkeyPatc
         assert next_one.wait(PATIENCE_S)  # by now the thread has done with the first cell
     assert [state for cell, state in said if cell == 1] == ["idle"]
     assert said[-1] == (2, "idle")
+
+
+def test_idle_rank_returns_its_freed_memory_once_after_each_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    trims = threading.Semaphore(0)
+    monkeypatch.setattr(telemetry, "_IDLE_S", 0.001)
+    monkeypatch.setattr(allocator, "trim", trims.release)
+    samples = telemetry.Telemetry(0, lambda *_: None, lambda: False)
+    for cell in range(2):
+        with samples.during({"cell": cell}):
+            assert not trims.acquire(blocking=False)
+        assert trims.acquire(timeout=PATIENCE_S)
 
 
 def test_rank_reports_the_options_it_used(monkeypatch: pytest.MonkeyPatch) -> None:
