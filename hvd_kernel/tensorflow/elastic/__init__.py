@@ -51,6 +51,8 @@ __all__ = [
 
 run = translating((tf.errors.OpError,), library.translated)
 
+NO_SESSION = "Variables of a graph have values in a session: pass it as `session`, or enter one."
+
 _NAME = "elastic.variable"
 _SENT_AS = {"uint32": "int32", "uint64": "int64"}
 
@@ -171,7 +173,7 @@ def _session_of(session: Any) -> Any:
         return session
     default = tf.compat.v1.get_default_session()
     if default is None:
-        raise ValueError("Variables of a graph have values in a session: pass it as `session`, or enter one.")
+        raise ValueError(NO_SESSION)
     return default
 
 
