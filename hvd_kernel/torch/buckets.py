@@ -14,6 +14,7 @@ import logging
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from enum import Enum
 
 import numpy as np
 import torch
@@ -24,7 +25,22 @@ from hvd_kernel.core.process_sets import ProcessSet
 from hvd_kernel.errors import HorovodInternalError
 from hvd_kernel.torch.compression import Compressor, NoneCompressor
 from hvd_kernel.torch.memory import is_supported, parts_of
-from hvd_kernel.torch.slots import COUNTS_USES, Group, Home, Slot
+from hvd_kernel.torch.slots import COUNTS_USES, SPARSE, Group, Home, Slot
+
+
+class HomesState(Enum):
+    """Progress of the ranks' decision on homes, the same on all ranks."""
+
+    OFF = 0
+    """Homes are not useful for these ranks."""
+    PENDING = 1
+    """The ranks decide at the end of the round."""
+    ASSIGNED = 2
+    MISFIT = 3
+    """A home does not fit its parameter, on some rank."""
+
+
+OFF, PENDING, ASSIGNED, MISFIT = HomesState  # constants: see slots
 
 BUCKET_BYTES = 25 << 20
 _ALIGN = 64  # a cache line, so that no line contains two gradients
@@ -103,22 +119,19 @@ class GradientHomes:
             raise ValueError(f"gradients_in_buckets=True is not possible: {reason}.")
         self._process_set = process_set
         self._compression = compression
-        self._is_allowed = requested is not False
-        self._is_insisted = bool(requested)  # warn if there is no shared memory
-        self._is_useful = False  # as far as this rank knows, and all others equally
-        self.pending = False  # to be decided on at the end of the round
-        self.misfits = False  # a home does not fit its parameter, on some rank
+        self._requested = requested  # True: warn if there is no shared memory
+        self.state = OFF
         self.arrived: list[str] = []  # names of started gradients, in this rank's order, while pending
         self.reconsider()
 
     def reconsider(self) -> None:
         """Determine whether homes are useful for the current ranks."""
-        self._is_useful = self._is_allowed and session.size() > 1 and not obstacle(self._process_set, self._compression)
-        self.pending = self._is_useful
+        allowed = self._requested is not False and session.size() > 1
+        self.state = PENDING if allowed and not obstacle(self._process_set, self._compression) else OFF
 
     def assign(self, slots: Sequence[Slot], add_bucket: Callable[[Group], None]) -> None:
         """Agree with all ranks on which gradients have homes, and use these from the next round on. Collective."""
-        suitable = [slot for slot in slots if _may_have_home(slot.param) and not slot.was_sparse]
+        suitable = [slot for slot in slots if _may_have_home(slot.param) and slot.origin is not SPARSE]
         locations = _locations([slot.param for slot in suitable])
         slot_of = {(device, slot.name): slot for device, slot in zip(locations, suitable, strict=True)}
         device_of = {name: device for device, name in slot_of}
@@ -128,7 +141,7 @@ class GradientHomes:
         except HorovodInternalError as error:  # a rank has joined: try again in the next round
             _LOG.debug("gradients are not in shared memory yet: %s", error)
             return
-        self.pending = False
+        self.state = ASSIGNED
         for device in dict.fromkeys(device for device, _ in layout):
             self._assign_on_device([slot_of[key] for key in layout if key[0] == device], add_bucket)
 
@@ -137,7 +150,7 @@ class GradientHomes:
             homes = _homes_for([slot.param for slot in slots])
         except HorovodInternalError as error:
             _LOG.debug("gradients are not in shared memory: %s", error)
-            if self._is_insisted:
+            if self._requested:
                 warnings.warn(f"Gradients are not in shared memory: {error}", stacklevel=2)
             return
         for slot, home in zip(slots, homes, strict=True):
@@ -149,7 +162,8 @@ class GradientHomes:
 
     def leave(self, slots: Sequence[Slot]) -> None:
         """Forget homes and buckets, until the ranks have decided on new ones."""
-        self.pending, self.misfits = self._is_useful, False
+        if self.state is not OFF:
+            self.state = PENDING
         for slot in slots:
             if slot.group is not None and slot.group.bucket:
                 slot.group = None

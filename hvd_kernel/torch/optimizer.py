@@ -20,8 +20,8 @@ from hvd_kernel.torch import async_ops
 from hvd_kernel.torch.buckets import GradientHomes
 from hvd_kernel.torch.compression import Compression, Compressor
 from hvd_kernel.torch.mpi_ops import allreduce
-from hvd_kernel.torch.reducer import Reducer
-from hvd_kernel.torch.slots import ReducerSettings, Slot
+from hvd_kernel.torch.reducer import AGREED, Reducer
+from hvd_kernel.torch.slots import REDUCED, ReducerSettings, Slot
 from hvd_kernel.torch.wrapping import (
     Groups,
     Named,
@@ -174,7 +174,7 @@ class _PassCounter(Reducer):
 
     def start(self, slot: Slot) -> None:
         """Mark the gradient as complete."""
-        slot.started = slot.finished = self._finished_some = True
+        slot.phase, self._round = REDUCED, AGREED
         slot.watch()
 
     def averages(self) -> bool:

@@ -20,6 +20,7 @@ import contextlib
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -31,10 +32,18 @@ from hvd_kernel.core import handles, session
 from hvd_kernel.core.ops import Average, synchronize
 from hvd_kernel.torch import async_ops, end_of_backward
 from hvd_kernel.torch.async_ops import sparse_allreduce_async
-from hvd_kernel.torch.buckets import GradientHomes
+from hvd_kernel.torch.buckets import MISFIT, PENDING, GradientHomes
 from hvd_kernel.torch.end_of_backward import Agreement, current_pass
 from hvd_kernel.torch.slots import (
+    AUTOGRAD,
+    FROZEN,
+    IDLE,
+    REDUCED,
+    SEEN,
+    SPARSE,
+    STARTED,
     UNKNOWN,
+    ZEROS,
     Group,
     ReducerSettings,
     Slot,
@@ -81,6 +90,24 @@ def mixed_kinds(names: Sequence[str]) -> str:
     )
 
 
+class Round(Enum):
+    """State of a reducer's round, on this rank."""
+
+    NONE = 0
+    """No gradient has arrived since the last round."""
+    COLLECTING = 1
+    """Gradients have arrived, and no operation is started."""
+    RUNNING = 2
+    """Operations were started since the last agreement."""
+    AGREED = 3
+    """All ranks have started the same slots, but not all slots."""
+    CLOSED = 4
+    """All slots are started, on all ranks."""
+
+
+NONE, COLLECTING, RUNNING, AGREED, CLOSED = Round  # constants: see slots
+
+
 class Reducer:
     """Reduces the gradients of an optimizer. Hooks refer to it weakly, so that a deleted optimizer is freed."""
 
@@ -97,20 +124,18 @@ class Reducer:
         self._frozen: list[Slot] = []  # parameters that have not been trained
         self._in_flight: list[tuple[Callable[[], Any], list[Slot]]] = []
         self._left: list[Callable[[], Any]] = []  # waits for operations of a round that an error or interrupt ended
-        self._unfinished = False  # operations were started since the last agreement
-        self._closed = False  # all slots are started, on all ranks
-        self._finished_some = False  # in this round
+        self._round = NONE
         self._pass = -1  # autograd's number of the backward pass that _begin_pass has begun
         self._scheduled_pass = -1  # autograd's number of the backward pass whose end calls finish_pass
-        self._begun = False  # a slot was seen or started since the last reset
         self._generation = session.generation()
         self.add(named)
 
     def add(self, named: Iterable[tuple[str, Tensor]]) -> None:
         """Add parameters, on all ranks equally; frozen ones are reduced once they are trained."""
         for name, param in named:
-            slot = Slot(param, name, self.passes, frozen=not param.requires_grad, sparse_dims=self._initial_dims())
-            (self.slots if param.requires_grad else self._frozen).append(slot)
+            phase = IDLE if param.requires_grad else FROZEN
+            slot = Slot(param, name, self.passes, phase=phase, sparse_dims=self._initial_dims())
+            (self._frozen if phase is FROZEN else self.slots).append(slot)
             if self._hooked:
                 self._hook(slot)
 
@@ -161,15 +186,17 @@ class Reducer:
         if number != self._pass:
             self._pass = number
             self._begin_pass(slot)
-        if slot.started:
+        if slot.phase >= STARTED:
             self._begin_again(slot)
         grad = slot.param.grad
         assert grad is not None
         if grad.requires_grad:
             raise AssertionError("backward(create_graph=True) is not supported: gradients are reduced in place.")
-        if slot.frozen:
+        if slot.phase is FROZEN:
             self._add_unfrozen()
-        slot.seen = self._begun = True
+        slot.phase = SEEN
+        if self._round is NONE:
+            self._round = COLLECTING
         slot.left -= 1
         if slot.left == 0:
             if number != self._scheduled_pass:
@@ -184,26 +211,28 @@ class Reducer:
         before any operation of this backward pass is started.
         """
         self.check_generation()
-        if self._finished_some:
-            finished = [slot for slot in self.slots if slot.finished and slot.sent is not None and slot is not first]
-            if finished and all(slot.is_cleared() for slot in finished):
-                self._reset_finished()
+        if self._round is AGREED or self._round is CLOSED:
+            others = (slot for slot in self.slots if slot is not first)
+            reduced = [slot for slot in others if slot.phase is REDUCED and slot.sent is not None]
+            if reduced and all(slot.is_cleared() for slot in reduced):
+                self._reset_reduced()
 
     def _begin_again(self, slot: Slot) -> None:
         """Start a new round with a slot that was started in this round, if the user dropped its gradient."""
-        if not slot.finished or not slot.is_fresh(averages=self.averages()):
+        if slot.phase is not REDUCED or not slot.is_fresh(averages=self.averages()):
             raise AssertionError(too_many_passes(slot.name, self.passes))
-        self._reset_finished()
+        self._reset_reduced()
 
-    def _reset_finished(self) -> None:
+    def _reset_reduced(self) -> None:
         """Start a new round, to which operations in flight belong."""
         for slot in self.slots:
-            if slot.finished:
+            if slot.phase is REDUCED:
                 slot.reset(self.passes)
         for group in self.groups:
             group.reset()
         self.homes.arrived.clear()
-        self._closed = self._finished_some = False
+        if self._round is not RUNNING:
+            self._round = COLLECTING
 
     def averages(self) -> bool:
         """Return whether a reduction of equal values returns the same values."""
@@ -212,12 +241,12 @@ class Reducer:
     def busy(self) -> bool:
         """Return whether a round has started."""
         self.check_generation()
-        return any(slot.seen for slot in self.slots)
+        return self._round is not NONE
 
     def finish_pass(self) -> None:
         """Finish the reductions that a backward pass has started on any rank; called at its end."""
         self.check_generation()
-        if not self._unfinished:
+        if self._round is not RUNNING:
             return
         try:
             self._reduce(closing=False)
@@ -231,15 +260,15 @@ class Reducer:
         try:
             self._add_unfrozen()
             self._reduce(closing=True)
-            if self.homes.misfits:
+            if self.homes.state is MISFIT:
                 self._leave_homes()
-            elif self.homes.pending:
+            elif self.homes.state is PENDING:
                 self.homes.assign(self.slots, self._add)
         finally:
             self.reset()
 
     def _reduce(self, *, closing: bool) -> None:
-        failure = None if closing and self._closed else self._agree(closing=closing)
+        failure = None if closing and self._round is CLOSED else self._agree(closing=closing)
         failure = self._wait() or failure
         if failure is not None:
             raise failure
@@ -253,14 +282,14 @@ class Reducer:
             Gradients are being reduced: in the middle of a backward pass, or after one that has failed.
         """
         self.check_generation()
-        if self._begun and any(slot.started and not slot.finished for slot in self.slots):
+        if self._round is not NONE and any(slot.phase is STARTED for slot in self.slots):
             raise AssertionError(ZERO_GRAD_RACE)
         self.reset()
         self._finish_left()  # before the gradients are set to zero
 
     def end_step(self) -> None:
         """End the round after a step that did not synchronize, unless gradients of this rank are not reduced yet."""
-        if all(slot.finished or not slot.seen for slot in self.slots):
+        if not any(SEEN <= slot.phase < REDUCED for slot in self.slots):
             self.reset()
 
     def abandon(self) -> None:
@@ -277,17 +306,16 @@ class Reducer:
 
     def reset(self) -> None:
         """Start a new round."""
-        if not self._begun:
+        if self._round is NONE:
             return
         for slot in self.slots:
             slot.reset(self.passes)
         for group in self.groups:
             group.reset()
         self.homes.arrived.clear()
-        self._begun = False
         self._left += [wait for wait, _ in self._in_flight]
         self._in_flight = []
-        self._unfinished = self._closed = self._finished_some = False
+        self._round = NONE
 
     def check_generation(self) -> None:
         """Forget the operations of an earlier engine, which never complete: a failed cell resets its communicator."""
@@ -313,8 +341,8 @@ class Reducer:
         """Start the reduction of a gradient."""
         if self._left:
             self._finish_left()
-        slot.started = self._unfinished = self._begun = True
-        if self.homes.pending:
+        slot.phase, self._round = STARTED, RUNNING
+        if self.homes.state is PENDING:
             self.homes.arrived.append(slot.name)
         sparse_dims = self._sparse_dims(slot)
         if slot.home is not None:
@@ -370,9 +398,8 @@ class Reducer:
         grad = slot.param.grad
         if slot.group is not None:
             raise ValueError(f"The gradient of {slot.name} is sparse and in a group: use sparse_as_dense=True.")
-        slot.made_up = grad is None
         if grad is None:
-            grad = empty_sparse(slot.param, dims)
+            grad, slot.origin = empty_sparse(slot.param, dims), ZEROS
         elif not grad.is_sparse:
             grad = grad.to_sparse(dims)
         slot.watch()
@@ -382,9 +409,9 @@ class Reducer:
     def _make_dense(self, slot: Slot) -> None:
         param = slot.param
         if param.grad is None:
-            param.grad, slot.made_up = torch.zeros_like(param), True
+            param.grad, slot.origin = torch.zeros_like(param), ZEROS
         elif param.grad.is_sparse:
-            param.grad, slot.was_sparse = param.grad.to_dense(), True
+            param.grad, slot.origin = param.grad.to_dense(), SPARSE
         wire, slot.ctx = self.plan.compression.compress(param.grad)
         slot.wire = None if wire is param.grad else wire
 
@@ -403,17 +430,17 @@ class Reducer:
         return failure
 
     def _finish(self, slot: Slot, result: Any) -> None:
-        slot.finished = self._finished_some = True
-        if slot.home is not None and slot.home.is_cpu and not (slot.away or slot.was_sparse or slot.made_up):
+        slot.phase = REDUCED
+        if slot.home is not None and slot.home.is_cpu and not slot.away and slot.origin is AUTOGRAD:
             return  # reduced in place: ``watch`` has recorded the gradient already
         param = slot.param
         if slot.sparse_sum is not None:
             param.grad = result
         elif slot.wire is not None and slot.sent is not None:
             slot.sent.copy_(self.plan.compression.decompress(slot.wire, slot.ctx))
-        if slot.was_sparse and slot.sent is not None:
+        if slot.origin is SPARSE and slot.sent is not None:
             param.grad = slot.sent.to_sparse()
-        if slot.made_up and not param.requires_grad:
+        if slot.origin is ZEROS and not param.requires_grad:
             param.grad = None  # frozen after the optimizer was created: it must not decay or drift
         slot.wire = slot.ctx = slot.sparse_sum = None
         slot.watch()
@@ -424,10 +451,11 @@ class Reducer:
         """Add parameters that were frozen when the optimizer was created, and are trained now."""
         if any(slot.param.requires_grad for slot in self._frozen):
             for slot in self._frozen:
-                slot.frozen = not slot.param.requires_grad
-            self.slots += [slot for slot in self._frozen if not slot.frozen]
-            self._frozen = [slot for slot in self._frozen if slot.frozen]
-            self._closed = False
+                slot.phase = IDLE if slot.param.requires_grad else FROZEN
+            self.slots += [slot for slot in self._frozen if slot.phase is IDLE]
+            self._frozen = [slot for slot in self._frozen if slot.phase is FROZEN]
+            if self._round is CLOSED:
+                self._round = AGREED
 
     def _agree(self, *, closing: bool) -> BaseException | None:
         """Start the gradients that any rank has started, or all if any rank is closing. Collective.
@@ -443,17 +471,17 @@ class Reducer:
         if mixed:
             self._in_flight = []  # these never complete: ranks wait for different operations
             return RuntimeError(mixed_kinds([self.slots[number].name for number in mixed]))
-        self.homes.misfits = self.homes.misfits or agreement.misfits
+        if agreement.misfits:
+            self.homes.state = MISFIT
         for number, slot in enumerate(self.slots):
             if slot.sparse_dims == UNKNOWN and agreement.is_started(number):
                 slot.sparse_dims = agreement.sparse_dims(number)
-            if not slot.started and (agreement.closing or agreement.is_started(number)):
+            if slot.phase < STARTED and (agreement.closing or agreement.is_started(number)):
                 self.start(slot)
         for group in self.groups:
             if group.waiting:
                 self._send(group)
-        self._unfinished = False
-        self._closed = all(slot.started for slot in self.slots)
+        self._round = CLOSED if all(slot.phase >= STARTED for slot in self.slots) else AGREED
         changed = agreement.changed()
         return RuntimeError(changed_gradients([self.slots[number].name for number in changed])) if changed else None
 
@@ -462,13 +490,14 @@ class Reducer:
         agreement = Agreement(self.slots)
         agreement.closing = closing
         agreement.misfits = any(slot.misfit for slot in self.slots)
-        local = closing and any(slot.seen and not slot.started for slot in self.slots)
-        dense = [slot.started and slot.sparse_dims == 0 for slot in self.slots]  # usually all of them
+        local = closing and any(slot.phase is SEEN for slot in self.slots)
+        dense = [slot.phase >= STARTED and slot.sparse_dims == 0 for slot in self.slots]  # usually all of them
         agreement.start_dense(dense)
         for number, slot in enumerate(self.slots):
-            if not dense[number] and (slot.started or (closing and slot.param.grad is not None)):
+            started = slot.phase >= STARTED
+            if not dense[number] and (started or (closing and slot.param.grad is not None)):
                 agreement.start(number, self._sparse_dims(slot))
-            if slot.started and (slot.changed or ((local or not slot.finished) and slot.is_changed())):
+            if started and (slot.changed or ((local or slot.phase is STARTED) and slot.is_changed())):
                 agreement.change(number)
         return agreement
 
