@@ -42,9 +42,6 @@ BACKEND = "hvd"
 NAMES = 256
 """Names of a group's operations repeat after this many, so that the core's cache of responses can serve them."""
 
-DONE = -1
-"""Returned by ``reduce_at_once`` after a reduction."""
-
 POLL_S = 0.1
 """Seconds between two checks whether the main engine was aborted, while groups have engines of their own."""
 
@@ -97,34 +94,38 @@ class GroupEngine:
         return self._started
 
     def start(
-        self, work: HvdWork, call: str, arguments: Sequence[Any], *, waits: bool, number: int | None = None
+        self, work: HvdWork, call: str, arguments: Sequence[Any], *, waits: bool, name: str | None = None
     ) -> None:
         """Enqueue a collective by the engine's method ``call``; its work is kept alive until it is complete.
 
-        A name in use waits for its earlier operation. ``number``: from ``reduce_at_once``, which has reserved it.
+        A name in use waits for its earlier operation. ``name``: from ``reserve``; None: the next one.
         """
         with self._lock:
             engine = self.engine
             self._drop_completed()
-            name = self._name(self._started if number is None else number)
-            earlier = self._live.get(name)
+            used = self._next_name() if name is None else name
+            earlier = self._live.get(used)
             if earlier is not None:
                 earlier.complete()
-            self._enqueue(work, name, engine, partial(getattr(engine, call), name, *arguments, process_set=0), waits)
-            self._started += number is None
+            self._enqueue(work, used, engine, partial(getattr(engine, call), used, *arguments, process_set=0), waits)
+            self._started += name is None
 
-    def _name(self, number: int) -> str:
-        return f"{self._prefix}.{number % NAMES}"
+    def _next_name(self) -> str:
+        return f"{self._prefix}.{self._started % NAMES}"
 
-    def reduce_at_once(self, tensor: Tensor, op: int, timeout: float | None) -> int | None:  # noqa: ARG002 - of others
-        """Reduce a tensor in place by the core's shortest call, and wait.
+    def reserve(self, tensor: Tensor, op: int) -> str | None:  # noqa: ARG002 - of the shared engine
+        """Reserve the next name for ``reduce_at_once``; None if the core's short call does not cover the tensor."""
+        return None
+
+    def reduce_at_once(self, name: str, tensor: Tensor, op: int, timeout: float | None) -> bool:  # noqa: ARG002
+        """Reduce a tensor in place by the core's shortest call, and wait, under a name from ``reserve``.
 
         Returns
         -------
-        int or None
-            ``DONE``; or the number that ``start`` has to use, None for the next one: the call is not covered.
+        bool
+            Whether the tensor is reduced; if not, nothing was sent: pass the name to ``start``.
         """
-        return None
+        return False
 
     def start_message(self, work: HvdWork, call: str, arguments: Sequence[Any], *, waits: bool) -> None:
         """Enqueue an operation that not all ranks call, which the core names; its work is kept alive likewise."""
@@ -205,21 +206,23 @@ class SharedEngine(GroupEngine):
             _abandoned.clear()
         return current
 
-    def reduce_at_once(self, tensor: Tensor, op: int, timeout: float | None) -> int | None:
-        """Reduce a tensor in place by the core's shortest call, and wait. The lock is free meanwhile."""
+    def reserve(self, tensor: Tensor, op: int) -> str | None:
+        """Reserve the next name for ``reduce_at_once``; None if the core's short call does not cover the tensor."""
         if not is_plain(tensor) or tensor.dtype not in REDUCED[op] or not tensor.is_contiguous():
             return None
         with self._lock:
             _ = self.engine  # follows to the current one
-            name = self._name(self._started)
+            name = self._next_name()
             if name in self._live:
                 return None
-            number = self._started
             self._started += 1
+        return name
+
+    def reduce_at_once(self, name: str, tensor: Tensor, op: int, timeout: float | None) -> bool:
+        """Reduce a tensor in place by the core's shortest call, and wait. The lock is free meanwhile."""
         limit = -1.0 if timeout is None else timeout
         flat = tensor if tensor.dim() == 1 else tensor.view(-1)  # as ``start`` sends it
-        output = fast.allreduce(flat, flat, None, name, op, 1.0, 1.0, global_process_set, limit)
-        return number if output is None else DONE
+        return fast.allreduce(flat, flat, None, name, op, 1.0, 1.0, global_process_set, limit) is not None
 
     def close(self) -> None:
         """Leave the engine to the program; keep the memory of operations that are in flight."""

@@ -17,7 +17,7 @@ from torch.distributed import ProcessGroup, ReduceOp, Work
 
 from hvd_kernel.errors import HvdTimeout
 from hvd_kernel.torch.distributed.checks import check_count
-from hvd_kernel.torch.distributed.groups import BACKEND, DONE, GroupEngine
+from hvd_kernel.torch.distributed.groups import BACKEND, GroupEngine
 from hvd_kernel.torch.distributed.operations import MESSAGES, OPERATIONS, Member
 from hvd_kernel.torch.distributed.reductions import CORE_OPS
 from hvd_kernel.torch.distributed.work import COMPLETE, LATE, CombinedWork, HvdWork, WaiterThread, seconds_of
@@ -89,21 +89,19 @@ class HvdProcessGroup(ProcessGroup):
         options = _options(opts, timeout, reduceOp=ReduceOp.SUM)
         inputs = _list(tensors)
         check_count("all_reduce", len(inputs), 1, "tensor")
-        number = None
+        name = None
         if self._coalesced is None and not getattr(options, "asyncOp", True):
-            number = self._reduced(inputs[0], options)
-            if number == DONE:
+            op = CORE_OPS.get(int(getattr(options.reduceOp, "op", options.reduceOp)))
+            name = None if op is None else self._engine.reserve(inputs[0], op)
+            if op is not None and name is not None and self._reduced(name, inputs[0], op, options):
                 return COMPLETE
-        return self._start("all_reduce", options, inputs, options.reduceOp, number=number)
+        return self._start("all_reduce", options, inputs, options.reduceOp, name=name)
 
-    def _reduced(self, tensor: Tensor, options: Any) -> int | None:
-        """Reduce a tensor at once, if the core has a shorter call for it; see ``GroupEngine.reduce_at_once``."""
-        op = CORE_OPS.get(int(getattr(options.reduceOp, "op", options.reduceOp)))
-        if op is None:
-            return None
+    def _reduced(self, name: str, tensor: Tensor, op: int, options: Any) -> bool:
+        """Reduce a tensor at once; see ``GroupEngine.reduce_at_once``."""
         timeout = seconds_of(options.timeout) or self._timeout
         try:
-            return self._engine.reduce_at_once(tensor, op, timeout)
+            return self._engine.reduce_at_once(name, tensor, op, timeout)
         except HvdTimeout:
             raise HvdTimeout(LATE.format(seconds=timeout)) from None
 
