@@ -63,13 +63,11 @@ def _operand(buffer: Tensor) -> Tensor:
 
 def _sent(tensor: Tensor) -> Tensor:
     """Return the operand of an input."""
-    check_dense(tensor)
     return _operand(stage(tensor))
 
 
 def _room(output: Tensor) -> Tensor:
     """Return contiguous memory for an output; the output itself if it is contiguous."""
-    check_dense(output)
     if stage(output) is output:
         return output.detach()
     check_writable(output)
@@ -181,7 +179,7 @@ def reduce_scatter(member: Member, outputs: Tensors, inputs: Tensors, op: Any) -
     for output, tensor in zip(outputs, inputs, strict=True):
         check_count("reduce_scatter", tensor.numel(), output.numel() * member.size)
     reduction = reduction_of(op, inputs[0])
-    operands = [reduction.loaded(_checked(tensor)).reshape(member.size, -1) for tensor in inputs]
+    operands = [reduction.loaded(stage(tensor).detach()).reshape(member.size, -1) for tensor in inputs]
     rooms = [_room(output) for output in outputs]
     if reduction.combine is None and reduction.op in SCATTERED:
         parts = [room if reduction.wider is None else torch.empty(room.shape, dtype=reduction.wider) for room in rooms]
@@ -206,7 +204,7 @@ def reduce_scatter_list(member: Member, output: Tensor, parts: Tensors, op: Any)
     check_count("reduce_scatter", len(parts), member.size, "input tensors")
     check_same_dtype("reduce_scatter", [*parts, output])
     check_count("reduce_scatter", parts[member.rank].numel(), output.numel())
-    whole = torch.cat([_checked(part).reshape(-1) for part in parts])
+    whole = torch.cat([stage(part).detach().reshape(-1) for part in parts])
     sizes = [part.numel() for part in parts]
     if len(set(sizes)) == 1:
         return reduce_scatter(member, [output], [whole], op)
@@ -216,13 +214,8 @@ def reduce_scatter_list(member: Member, output: Tensor, parts: Tensors, op: Any)
     def keep(reduced: Tensors) -> None:
         _store(output, torch.split(reduced[0].reshape(-1), sizes)[member.rank].to(output.dtype))
 
-    _room(output)  # refuses what cannot be written
+    check_writable(output)
     return _reduced([operand], [torch.empty_like(operand)], reduction, keep, [output])
-
-
-def _checked(tensor: Tensor) -> Tensor:
-    check_dense(tensor)
-    return stage(tensor).detach()
 
 
 # Movements.
@@ -231,7 +224,8 @@ def _checked(tensor: Tensor) -> Tensor:
 def broadcast(member: Member, tensor: Tensor, root: int) -> CoreCall:
     """Copy the root's tensor to the other ranks' tensors."""
     check_root("broadcast", root, member.size)
-    buffer = _checked(tensor) if member.rank == root else _room(tensor)
+    check_dense(tensor)
+    buffer = stage(tensor).detach() if member.rank == root else _room(tensor)
     operand = _operand(buffer)
     finish = partial(_nothing, operand) if member.rank == root else lambda _outcome: _store(tensor, buffer)
     return CoreCall("broadcast", ([_in_out(operand, operand)], root), finish, [tensor])
@@ -242,7 +236,7 @@ def all_gather(member: Member, outputs: Tensors, tensor: Tensor) -> CoreCall:
     check_count("all_gather", len(outputs), member.size, "output tensors")
     check_same_dtype("all_gather", [tensor, *outputs])
     check_count("all_gather", outputs[member.rank].numel(), tensor.numel())
-    _check_outputs(outputs)
+    _check_all_writable(outputs)
     operand = _sent(tensor)
 
     def finish(outcome: Any, _held: Tensor = operand) -> None:
@@ -256,7 +250,7 @@ def all_gather_into(member: Member, outputs: Tensors, inputs: Tensors) -> CoreCa
     for output, tensor in zip(outputs, inputs, strict=True):
         check_same_dtype("all_gather", [tensor, output])
         check_count("all_gather", output.numel(), tensor.numel() * member.size)
-    _check_outputs(outputs)
+    _check_all_writable(outputs)
     operands = [_sent(tensor) for tensor in inputs]
 
     def finish(outcome: Any, _held: Tensors = operands) -> None:
@@ -271,10 +265,10 @@ def all_gather_coalesced(member: Member, outputs: Sequence[Tensors], inputs: Ten
     check_count("all_gather_coalesced", len(outputs), member.size, "output lists")
     for tensors in outputs:
         check_count("all_gather_coalesced", len(tensors), len(inputs), "tensors in an output list")
-        _check_outputs(tensors)
         for output, tensor in zip(tensors, inputs, strict=True):
             check_same_dtype("all_gather_coalesced", [tensor, output])
             check_count("all_gather_coalesced", output.numel(), tensor.numel())
+            check_writable(output)
     operands = [_sent(tensor) for tensor in inputs]
 
     def finish(outcome: Any, _held: Tensors = operands) -> None:
@@ -287,12 +281,13 @@ def all_gather_coalesced(member: Member, outputs: Sequence[Tensors], inputs: Ten
 def gather(member: Member, outputs: Tensors, tensor: Tensor, root: int) -> CoreCall:
     """Send each rank's tensor to the root, into the output of its number."""
     check_root("gather", root, member.size)
+    check_dense(tensor)
     operand = _sent(tensor)
     if member.rank == root:
         check_count("gather", len(outputs), member.size, "output tensors")
         check_same_dtype("gather", [tensor, *outputs])
         check_count("gather", outputs[root].numel(), tensor.numel())
-        _check_outputs(outputs)
+        _check_all_writable(outputs)
     else:
         check_count("gather", len(outputs), 0, "output tensors, as this rank is not the destination")
     splits = [operand.numel() if rank == root else 0 for rank in range(member.size)]
@@ -308,7 +303,8 @@ def gather(member: Member, outputs: Tensors, tensor: Tensor, root: int) -> CoreC
 def scatter(member: Member, output: Tensor, inputs: Tensors, root: int) -> CoreCall:
     """Send one of the root's tensors to each rank."""
     check_root("scatter", root, member.size)
-    _check_outputs([output])
+    check_dense(output)
+    check_writable(output)
     if member.rank == root:
         check_count("scatter", len(inputs), member.size, "input tensors")
         check_same_dtype("scatter", [output, *inputs])
@@ -323,7 +319,7 @@ def all_to_all(member: Member, outputs: Tensors, inputs: Tensors) -> CoreCall:
     check_count("all_to_all", len(inputs), member.size, "input tensors")
     check_count("all_to_all", len(outputs), member.size, "output tensors")
     check_same_dtype("all_to_all", [*inputs, *outputs])
-    _check_outputs(outputs)
+    _check_all_writable(outputs)
     return _exchanged(outputs, inputs, member.size)
 
 
@@ -347,7 +343,7 @@ def all_to_all_single(
 ) -> CoreCall:
     """Send rows of dimension 0 to each rank, and receive rows from each; without splits equally many."""
     check_same_dtype("all_to_all_single", [tensor, output])
-    _check_outputs([output])
+    check_writable(output)
     expected = check_splits(output, output_splits, member.size, "output")
     rows = check_splits(tensor, input_splits, member.size, "input")
     operand = _sent(tensor)
@@ -367,12 +363,14 @@ def all_to_all_single(
 
 def send(_member: Member, tensor: Tensor, destination: int, tag: int) -> CoreCall:
     """Send a tensor to one rank."""
+    check_dense(tensor)
     operand = _sent(tensor)
     return CoreCall("send", ([_in_out(operand, operand)], destination, tag), partial(_nothing, operand), [tensor])
 
 
 def recv(_member: Member, output: Tensor, source: int, tag: int) -> CoreCall:
     """Receive a tensor from one rank."""
+    check_dense(output)
     buffer = _room(output)
     operand = _operand(buffer)
     place = _in_out(operand, operand)
@@ -381,7 +379,8 @@ def recv(_member: Member, output: Tensor, source: int, tag: int) -> CoreCall:
 
 def probe(_member: Member, output: Tensor, tag: int, receive: Callable[[int], None]) -> CoreCall:
     """Wait until a rank sends with the tag, then call ``receive`` with its number."""
-    _room(output)  # refuses what cannot be written
+    check_dense(output)
+    check_writable(output)
     return CoreCall("probe", (tag,), lambda outcome: receive(outcome.number), [output])
 
 
@@ -390,9 +389,8 @@ def barrier(_member: Member) -> CoreCall:
     return CoreCall("barrier", (), _nothing, [])
 
 
-def _check_outputs(outputs: Tensors) -> None:
+def _check_all_writable(outputs: Tensors) -> None:
     for output in outputs:
-        check_dense(output)
         check_writable(output)
 
 
