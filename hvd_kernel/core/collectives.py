@@ -73,10 +73,8 @@ def allreduce(
     waits: bool = False,
 ) -> int:
     """Reduce arrays, all of them or none, into new ones or in place."""
-    operands = [memory.operand(value, op) for value in values]
-    outputs = operands if in_place else [memory.empty(operand.place[1], operand) for operand in operands]
-    finish = _formed(partial(memory.written, outputs, operands), form)
-    return handles.allreduce_places(name, _in_and_out(operands, outputs), op, scales, finish, group, waits)
+    places, finish = _same_shapes(memory, values, op, in_place, form)
+    return handles.allreduce_places(name, places, op, scales, finish, group, waits)
 
 
 def reducescatter(
@@ -109,10 +107,8 @@ def broadcast(
     waits: bool = False,
 ) -> int:
     """Return the root's arrays on every rank, as new ones or in place; ``root_rank`` is a global rank."""
-    operands = [memory.operand(value) for value in values]
-    outputs = operands if in_place else [memory.empty(operand.place[1], operand) for operand in operands]
-    finish = _formed(partial(memory.written, outputs, operands), form)
-    return handles.broadcast_places(name, _in_and_out(operands, outputs), root_rank, finish, group, waits)
+    places, finish = _same_shapes(memory, values, None, in_place, form)
+    return handles.broadcast_places(name, places, root_rank, finish, group, waits)
 
 
 def allgather(
@@ -164,6 +160,15 @@ def share_of(shape: Sequence[int], group: int) -> tuple[int, ...]:
     members = registered()[group] if group else range(engine.size)
     size, rank = len(members), members.index(engine.rank)
     return (shape[0] // size + (rank < shape[0] % size), *shape[1:])
+
+
+def _same_shapes(
+    memory: OutputMemory, values: Sequence[Any], op: int | None, in_place: bool, form: Form | None
+) -> tuple[list[InOut], Finish]:
+    """Return the places of arrays and of results with their shapes, and the function that makes the result."""
+    operands = [memory.operand(value, op) for value in values]
+    outputs = operands if in_place else [memory.empty(operand.place[1], operand) for operand in operands]
+    return _in_and_out(operands, outputs), _formed(partial(memory.written, outputs, operands), form)
 
 
 def _in_and_out(operands: Sequence[Operand], outputs: Sequence[Operand]) -> list[InOut]:
