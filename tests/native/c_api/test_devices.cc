@@ -80,7 +80,7 @@ TEST_CASE("table: an operation on a device reports its event") {
     CHECK(sum.text == "");
     CHECK(sum.before == 0);
     CHECK(sum.follows == HVD_OK);
-    CHECK(has(device.told(), "stream " + pointer_text(stream_of(7)) + " follows operation 0"));
+    CHECK(has(device.calls(), "stream " + pointer_text(stream_of(7)) + " follows operation 0"));
     device.held = false;
     CHECK(values.values() == std::vector<float>(4, 3.0F));
     OnDevice gathered;

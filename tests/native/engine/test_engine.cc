@@ -55,7 +55,7 @@ TEST_CASE("engine: any order of submission, with and without fusion, any slots: 
   }
 }
 
-TEST_CASE("engine: a mismatch reaches every rank and harms nothing else") {
+TEST_CASE("engine: a mismatch reaches every rank, and other operations complete") {
   const int size = 3;
   Engines engines = engines_of(size);
   on_every_rank(engines, [&](Engine& engine, int rank) {
@@ -77,7 +77,7 @@ TEST_CASE("engine: a mismatch reaches every rank and harms nothing else") {
   });
 }
 
-TEST_CASE("engine: a name that is in flight is refused at once, on this rank alone") {
+TEST_CASE("engine: a name in flight is refused at once, on this rank alone") {
   Engines engines = engines_of(2);
   std::atomic<bool> tried{false};
   on_every_rank(engines, [&](Engine& engine, int rank) {
@@ -105,7 +105,7 @@ TEST_CASE("engine: a name that is in flight is refused at once, on this rank alo
   });
 }
 
-TEST_CASE("engine: rank 0 knows who is missing") {
+TEST_CASE("engine: rank 0 knows the missing ranks") {
   Engines engines = engines_of(3);
   std::atomic<bool> seen{false};
   on_every_rank(engines, [&](Engine& engine, int rank) {
@@ -192,7 +192,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("engine: who waits for a rank that has shut down is told so") {
+TEST_CASE("engine: the error of a wait names the rank that has shut down") {
   const int size = 3;
   for (const int leaver : {0, 2}) {
     Engines engines = engines_of(size);
@@ -211,7 +211,7 @@ TEST_CASE("engine: who waits for a rank that has shut down is told so") {
   }
 }
 
-TEST_CASE("engine: shutting down with work pending ends it here and there, and is idempotent") {
+TEST_CASE("engine: shutdown with pending work ends it on all ranks, and is idempotent") {
   Engines engines = engines_of(2);
   on_every_rank(engines, [&](Engine& engine, int rank) {
     std::vector<float> values(4);
@@ -271,7 +271,7 @@ TEST_CASE("engine: many threads of a rank may call at once") {
   });
 }
 
-TEST_CASE("engine: counters and trace tell what happened") {
+TEST_CASE("engine: counters and trace record the operations") {
   Engines engines = engines_of(2);
   on_every_rank(engines, [&](Engine& engine, int rank) {
     auto values = input_of<float>(rank, 0, 256);
@@ -311,7 +311,7 @@ TEST_CASE("engine: counters and trace tell what happened") {
   });
 }
 
-TEST_CASE("engine: a wait for another rank is in the trace, as long as it is counted") {
+TEST_CASE("engine: a wait for another rank is in the trace, with its counted length") {
   Engines engines = engines_of(2);
   on_every_rank(engines, [&](Engine& engine, int rank) {
     auto values = input_of<float>(rank, 0, 256);

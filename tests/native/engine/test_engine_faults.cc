@@ -49,7 +49,7 @@ Status step(Engine& engine, int rank, int number) {
   return first;
 }
 
-// Steps until something fails, on every rank; what each of them was told.
+// Steps until an operation fails, on every rank; returns the error of each rank.
 std::vector<Status> run_until_failure(Engines& engines, int steps) {
   std::vector<Status> causes(engines.size());
   on_every_rank(engines, [&](Engine& engine, int rank) {
@@ -71,7 +71,9 @@ void check_same_cause(const std::vector<Status>& causes, Code code) {
 
 }  // namespace
 
-TEST_CASE("engine: A20: whatever is thrown, wherever: all ranks end alike, never the process") {
+TEST_CASE(
+    "engine: A20: any exception, in any place: all ranks end with the same error, the process "
+    "lives") {
   for (const char* place : {"engine.message", "engine.before_letters", "engine.after_letters",
                             "engine.before_operation", "engine.after_operation"}) {
     for (const int passage : {1, 2, 5, 11}) {
@@ -88,15 +90,15 @@ TEST_CASE("engine: A20: whatever is thrown, wherever: all ranks end alike, never
   }
 }
 
-TEST_CASE("engine: A15: no memory at the n-th place that asks for some: an error on every rank") {
+TEST_CASE("engine: A15: the n-th allocation fails: an error on every rank") {
   for (int passage = 1; passage <= 40; ++passage) {
     CAPTURE(passage);
     Engines engines = engines_of(2);
     const Armed armed("engine.alloc:fail@" + std::to_string(passage));
     for (const Status& cause : run_until_failure(engines, 100)) {
-      const bool told = cause.code == Code::kInternal || cause.code == Code::kUnavailable ||
-                        cause.code == Code::kAborted;
-      CHECK(told);
+      const bool received = cause.code == Code::kInternal || cause.code == Code::kUnavailable ||
+                            cause.code == Code::kAborted;
+      CHECK(received);
     }
   }
 }
@@ -128,7 +130,7 @@ TEST_CASE("engine: 200 engines, one after the other") {
   }
 }
 
-TEST_CASE("engine: callers inside of an engine that ends get out before it is gone") {
+TEST_CASE("engine: callers inside an engine return before it is destroyed") {
   for (int round = 0; round < 30; ++round) {
     Engines engines = engines_of(2);
     run_ranks(6, [&](int who) {
@@ -156,7 +158,8 @@ TEST_CASE("engine: callers inside of an engine that ends get out before it is go
   }
 }
 
-TEST_CASE("engine: A21: in a forked child it is dead and harms nobody") {
+TEST_CASE(
+    "engine: A21: in a forked child the engine refuses calls and does not disturb the parent") {
   Engines engines = engines_of(2);
   run_ranks(2, [&](int rank) { check_usable(*engines[static_cast<std::size_t>(rank)], "before"); });
   for (int round = 0; round < 5; ++round) {

@@ -199,7 +199,7 @@ TEST_CASE_TEMPLATE("engine: reducescatter, uneven, several tensors, memory given
   }
 }
 
-TEST_CASE("engine: a barrier lets nobody out before everybody is in") {
+TEST_CASE("engine: a barrier returns on no rank before all ranks have entered") {
   for (const int size : kSizes) {
     Engines engines = engines_of(size);
     std::atomic<int> inside{0};
@@ -239,7 +239,7 @@ TEST_CASE("engine: a group of mixed dtypes is one operation, all or nothing") {
   });
 }
 
-TEST_CASE("engine: shared regions: reduced in place without a copy, by address, and given back") {
+TEST_CASE("engine: shared regions: reduced in place without a copy, by address, and released") {
   for (const int size : {2, 3, 4}) {
     Engines engines = engines_of(size);
     on_every_rank(engines, [&](Engine& engine, int rank) {

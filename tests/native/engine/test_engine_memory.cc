@@ -101,27 +101,27 @@ long failures_when(long nth, bool from_there_on, const std::function<Engines()>&
   });
   countdown.store(-1);
   for (const Status& cause : causes) {  // ok: it was later, while leaving
-    const bool told = cause.is_ok() || cause.code == Code::kInternal ||
-                      cause.code == Code::kUnavailable || cause.code == Code::kShutdown;
-    CHECK(told);
+    const bool received = cause.is_ok() || cause.code == Code::kInternal ||
+                          cause.code == Code::kUnavailable || cause.code == Code::kShutdown;
+    CHECK(received);
   }
   return failed.load();
 }
 
 }  // namespace
 
-TEST_CASE("engine: A15: any single request for memory of the coordinator may fail") {
+TEST_CASE("engine: A15: any single allocation of the coordinator may fail") {
   long nth = 0;
   while (failures_when(nth, false, local_engines) > 0) ++nth;
   CHECK(nth > 100);  // there were that many, and each of them failed once
 }
 
-TEST_CASE("engine: A15: from any request on there is no memory any more") {
+TEST_CASE("engine: A15: all allocations may fail from any one on") {
   for (long nth = 0; failures_when(nth, true, local_engines) > 0; nth += 7) {
   }
 }
 
-TEST_CASE("engine: a persistent request asks for no memory") {
+TEST_CASE("engine: a persistent request allocates no memory") {
   for (const int size : {1, 2}) {
     Engines engines = engines_of(size);
     on_every_rank(engines, [&](Engine& engine, int) {
@@ -157,17 +157,17 @@ long fail_each_of_the_watch(bool from_there_on, long step) {
 
 }  // namespace
 
-TEST_CASE("engine: A15 A20: a watch that has no memory any more is the abort") {
+TEST_CASE("engine: A15 A20: a monitor without memory aborts the engine") {
   CHECK(fail_each_of_the_watch(true, 8) > 0);
 }
 
-TEST_CASE("engine: A15 A20: any single request for memory of the watch may fail" *
+TEST_CASE("engine: A15 A20: any single allocation of the monitor may fail" *
           doctest::test_suite("nightly")) {
   CHECK(fail_each_of_the_watch(false, 1) > 0);
   CHECK(fail_each_of_the_watch(true, 1) > 0);
 }
 
-TEST_CASE("engine: A15: an engine that has no memory to say that it leaves ends all the same") {
+TEST_CASE("engine: A15: an engine without memory for its goodbye still ends") {
   Engines engines = engines_of(2);
   run_ranks(2, [&](int rank) {
     Engine& engine = *engines[static_cast<std::size_t>(rank)];

@@ -82,7 +82,7 @@ TEST_CASE("messages: several in flight, tags in any order, and in both direction
   });
 }
 
-TEST_CASE("messages: any number of them between sums of all ranks, which stay fast and right") {
+TEST_CASE("messages: any number between sums of all ranks, which stay fast and correct") {
   for (const bool one_host : {true, false}) {
     for (const int size : {2, 3, 4}) {
       Engines engines = one_host ? engines_of(size) : apart(size);
@@ -115,7 +115,7 @@ TEST_CASE("messages: any number of them between sums of all ranks, which stay fa
   }
 }
 
-TEST_CASE("messages: after one the next sum is negotiated, because other ranks may be before it") {
+TEST_CASE("messages: the next sum is negotiated, because other ranks may be before the message") {
   Engines engines = engines_of(2);  // as many as there are cores: then ranks look for each other
   on_every_rank(engines, [&](Engine& engine, int rank) {
     const auto fast_paths = [&] { return engine.counters().fast_paths.load(); };
@@ -156,7 +156,7 @@ TEST_CASE("messages: a receiver finds out which rank sends") {
   });
 }
 
-TEST_CASE("messages: to the own rank or to a missing rank they are refused, and do not count") {
+TEST_CASE("messages: to the rank itself or to a missing rank they are refused, and do not count") {
   Engines engines = engines_of(2);
   on_every_rank(engines, [&](Engine& engine, int rank) {
     std::vector<float> values(3);
@@ -178,7 +178,7 @@ TEST_CASE("messages: to the own rank or to a missing rank they are refused, and 
   });
 }
 
-TEST_CASE("messages: a receiver of another size gets an error, and the engine goes on") {
+TEST_CASE("messages: a receiver of another size gets an error, and the engine continues") {
   Engines engines = engines_of(2);
   on_every_rank(engines, [&](Engine& engine, int rank) {
     std::vector<float> values(rank == 0 ? 3 : 4);

@@ -75,7 +75,7 @@ Engines engines_over(const char* transport, int size) {
   return connected_engines(size, [&](int) { return Table{{"transport", transport}}; });
 }
 
-// `rank` told by everybody who was there, in these words; nothing is left of the operation.
+// Every rank that took part names `rank`, in these words; nothing is left of the operation.
 void check_refused(const std::vector<Outcome>& outcomes, int rank, const std::string& what) {
   for (const Outcome& outcome : outcomes) {
     CHECK(outcome.status.message ==
@@ -152,7 +152,9 @@ void check_gathered(const Outcome& outcome, std::size_t size, std::size_t count,
 
 }  // namespace
 
-TEST_CASE("engine: A15: no memory for what an alltoall brings: told alike, and the next is right") {
+TEST_CASE(
+    "engine: A15: no memory for an alltoall's result: the same error everywhere, the next "
+    "succeeds") {
   struct Row {
     const char* transport;
     int size;
@@ -188,7 +190,7 @@ TEST_CASE("engine: A15: no memory for what an alltoall brings: told alike, and t
   }
 }
 
-TEST_CASE("engine: A15: whichever memory of a grouped allgather is missing, all ranks fail alike") {
+TEST_CASE("engine: A15: any failed allocation of a grouped allgather fails it on all ranks") {
   constexpr std::size_t kCount = 200'000;  // 0.8 MB
   constexpr std::size_t kTensors = 2;
   for (const int size : {2, 4}) {
@@ -218,7 +220,7 @@ TEST_CASE("engine: A15: whichever memory of a grouped allgather is missing, all 
   }
 }
 
-TEST_CASE("engine: A15: where several ranks have no memory, the first of them is named") {
+TEST_CASE("engine: A15: the error names the first of several ranks without memory") {
   Engines engines = engines_of(3);
   std::vector<Outcome> outcomes(3);
   {
@@ -233,7 +235,7 @@ TEST_CASE("engine: A15: where several ranks have no memory, the first of them is
   on_every_rank(engines, [](Engine& engine, int) { check_usable(engine, "after"); });
 }
 
-TEST_CASE("engine: A15: what is fused fails together; what is carried out beside it does not") {
+TEST_CASE("engine: A15: fused operations fail together, and concurrent ones do not") {
   constexpr std::size_t kCount = 150'000;
   constexpr std::size_t kGathered = 2 * kCount * sizeof(float);
   // They are carried out when the third has come, and no sooner.
@@ -261,17 +263,17 @@ TEST_CASE("engine: A15: what is fused fails together; what is carried out beside
     CHECK(run(engine, plain_request(Kind::kBarrier)).status.message == "");
   });
   CHECK(refused.load() == 1);
-  const std::string& told = outcomes.front().status.message;
-  CHECK(told.find("2.4 MB output of allgather '") != std::string::npos);
-  CHECK(told.find("' and 1 more") != std::string::npos);
+  const std::string& received = outcomes.front().status.message;
+  CHECK(received.find("2.4 MB output of allgather '") != std::string::npos);
+  CHECK(received.find("' and 1 more") != std::string::npos);
   for (const Outcome& outcome : outcomes) {
-    CHECK(outcome.status.message == told);
+    CHECK(outcome.status.message == received);
     CHECK(outcome.status.rank == outcomes.front().status.rank);
     CHECK(outcome.outputs.empty());
   }
 }
 
-TEST_CASE("engine: A15: within a process set: its ranks are told, the others go on") {
+TEST_CASE("engine: A15: in a process set: its ranks get the error, the other ranks continue") {
   Engines engines = engines_of(4);
   on_every_rank(engines, [&](Engine& engine, int rank) {
     const int set = add_set(engine, {1, 3});
@@ -293,7 +295,7 @@ TEST_CASE("engine: A15: within a process set: its ranks are told, the others go 
   CHECK(refused.load() == 1);
 }
 
-TEST_CASE("engine: A15: a joined rank that has no memory to stand in is named to those who sum") {
+TEST_CASE("engine: A15: the other ranks' error names a joined rank that lacks memory") {
   constexpr std::size_t kCount = 500'000;  // 2 MB
   Engines engines = engines_of(3);
   const Scarcity scarcity(kMiB, 0, true);
@@ -320,7 +322,7 @@ TEST_CASE("engine: A15: a joined rank that has no memory to stand in is named to
   CHECK(refused.load() == 1);
 }
 
-TEST_CASE("engine: A15: alone, too, it is an error and not the end") {
+TEST_CASE("engine: A15: with one rank it is an error too, and the engine continues") {
   Engines engines = engines_of(1);
   std::vector<Outcome> outcomes(1);
   {
@@ -331,7 +333,7 @@ TEST_CASE("engine: A15: alone, too, it is an error and not the end") {
   check_gathered(gather(*engines[0], 500'000, 1), 1, 500'000, 1);
 }
 
-TEST_CASE("engine: A15: no memory for little is no memory for anything: all ranks end, named") {
+TEST_CASE("engine: A15: without memory for small allocations all ranks end, with the rank's name") {
   Engines engines = engines_of(3);
   const Scarcity scarcity(1000, 1, true);
   std::vector<Status> causes(3);

@@ -23,7 +23,7 @@ Outcome reduce_small(Engine& engine, const std::string& name, std::vector<float>
 
 }  // namespace
 
-TEST_CASE("sets: overlapping ones reduce, gather and broadcast among themselves; ids come back") {
+TEST_CASE("sets: overlapping sets reduce, gather and broadcast; ids are reused") {
   const int size = 4;
   Engines engines = engines_of(size);
   on_every_rank(engines, [&](Engine& engine, int rank) {
@@ -104,7 +104,7 @@ TEST_CASE("sets: the same name may be in flight in two sets at once") {
   });
 }
 
-TEST_CASE("sets: who is not a member, or names none, is refused by the call itself") {
+TEST_CASE("sets: the call itself refuses a rank that is no member, and an unknown set") {
   Engines engines = engines_of(2);
   on_every_rank(engines, [&](Engine& engine, int rank) {
     const int alone = add_set(engine, {0});

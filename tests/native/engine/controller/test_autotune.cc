@@ -102,7 +102,7 @@ std::vector<std::string> lines_of(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("gaussian process: one point, by hand") {
+TEST_CASE("gaussian process: one point, computed by hand") {
   const GaussianProcess exact({{0.5}}, {2.0}, 1.0, 0.0);
   CHECK(exact.at({0.5}).mean == Approx(2.0).epsilon(1e-6));
   CHECK(exact.at({0.5}).deviation < 1e-4);
@@ -117,7 +117,7 @@ TEST_CASE("gaussian process: one point, by hand") {
         Approx(-1.0 - 0.5 * std::log(2.0) - 0.5 * std::log(2 * M_PI)).epsilon(1e-6));
 }
 
-TEST_CASE("gaussian process: two points, the inverse of a 2 x 2 matrix by hand") {
+TEST_CASE("gaussian process: two points, with the inverse of a 2 x 2 matrix by hand") {
   const double length = 0.5, noise = 0.25;
   const GaussianProcess process({{0, 0}, {0.3, 0.4}}, {1, -2}, length, noise);
   const double between = std::exp(-0.25 / (2 * length * length));  // they are 0.5 apart
@@ -133,13 +133,13 @@ TEST_CASE("gaussian process: two points, the inverse of a 2 x 2 matrix by hand")
             .epsilon(1e-6));
 }
 
-TEST_CASE("gaussian process: equal points do not break it") {
+TEST_CASE("gaussian process: equal points are possible") {
   const GaussianProcess process({{0.5}, {0.5}, {0.5}}, {1, 1, 1}, 0.2, 0.0);
   CHECK(process.at({0.5}).mean == Approx(1.0).epsilon(1e-3));
   CHECK(std::isfinite(process.log_likelihood()));
 }
 
-TEST_CASE("expected improvement: by hand") {
+TEST_CASE("expected improvement: computed by hand") {
   CHECK(expected_improvement({3, 0}, 2) == 1);
   CHECK(expected_improvement({1, 0}, 2) == 0);
   CHECK(expected_improvement({2, 1}, 2) == Approx(0.3989422804).epsilon(1e-9));
@@ -148,7 +148,7 @@ TEST_CASE("expected improvement: by hand") {
   CHECK(expected_improvement({3, 1}, 2) == Approx(0.8413447461 + 0.2419707245).epsilon(1e-9));
 }
 
-TEST_CASE("spread points: in the unit cube, even, the same for the same seed") {
+TEST_CASE("spread points: evenly in the unit cube, the same for the same seed") {
   for (const std::size_t dimensions : {std::size_t{1}, std::size_t{2}}) {
     std::vector<int> of_quarter(dimensions == 1 ? 4 : 16);
     for (std::uint64_t i = 0; i < 1600; ++i) {
@@ -169,8 +169,7 @@ TEST_CASE("spread points: in the unit cube, even, the same for the same seed") {
   }
 }
 
-TEST_CASE(
-    "autotune: ends within 5 % of the optimum in 20 trials, on every surface, for every seed") {
+TEST_CASE("autotune: within 5 % of the optimum after 20 trials, on every surface, for every seed") {
   const std::vector<std::pair<const char*, Surface>> surfaces{
       {"a hill",
        [](const Tunables& t) { return 1 + 9 * doorbell(mib(t), 40, 20) * doorbell(ms(t), 8, 30); }},
@@ -200,7 +199,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("autotune: noisy steps are survived, and the same seed gives the same run") {
+TEST_CASE("autotune: copes with noisy steps, and the same seed gives the same run") {
   const auto noisy_run = [] {
     std::mt19937 random(11);
     std::uniform_real_distribution<double> factor(0.9, 1.1);
@@ -214,14 +213,14 @@ TEST_CASE("autotune: noisy steps are survived, and the same seed gives the same 
   CHECK(first.best.cycle_ns == second.best.cycle_ns);
 }
 
-TEST_CASE("autotune: never ends with less than it started with") {
+TEST_CASE("autotune: never ends with a lower rate than it started with") {
   // Best where the search cannot go: 128 MiB.
   const Run run = tune(searching(), [](const Tunables& t) { return mib(t) > 100 ? 9.0 : 1.0; });
   CHECK(run.best.fusion_threshold == std::int64_t{128} << 20U);
   CHECK(run.best.cycle_ns == 0);
 }
 
-TEST_CASE("autotune: Horovod's first points, after the start") {
+TEST_CASE("autotune: tries Horovod's first points after the start") {
   const Run run = tune(searching(), [](const Tunables&) { return 1.0; });
   REQUIRE(run.all.size() == 20);
   CHECK(mib(run.all[0]) == 128);
@@ -232,7 +231,7 @@ TEST_CASE("autotune: Horovod's first points, after the start") {
   }
 }
 
-TEST_CASE("autotune: what is fixed stays") {
+TEST_CASE("autotune: fixed options do not change") {
   TunerOptions options = searching();
   options.fixed_threshold = true;
   options.start.fusion_threshold = 12'345;
@@ -250,7 +249,7 @@ TEST_CASE("autotune: what is fixed stays") {
   CHECK_FALSE(off.step(1, 1).has_value());
 }
 
-TEST_CASE("autotune: each switch is tried once, and kept where it helps") {
+TEST_CASE("autotune: each switch is tried once, and kept if it helps") {
   TunerOptions options = searching();
   options.fixed_cache = options.fixed_hierarchical_allreduce =
       options.fixed_hierarchical_allgather = false;
@@ -281,7 +280,7 @@ TEST_CASE("autotune: warm-up samples do not count") {
   CHECK(steps == 1 + 4 * 2);  // the first step only starts the clock
 }
 
-TEST_CASE("autotune: the log has Horovod's columns, a row per trial, and the best last") {
+TEST_CASE("autotune: the log has Horovod's columns, one row per trial, and the best one last") {
   const TempFile file;
   TunerOptions options = searching();
   options.log = file.path;

@@ -20,9 +20,9 @@ void add_set(World& world, const std::vector<std::int64_t>& ranks, int id) {
   std::vector<std::int64_t> sizes{id};
   sizes.insert(sizes.end(), ranks.begin(), ranks.end());
   for (int rank = 0; rank < world.size(); ++rank) {
-    const Response told = only_response(world, rank);
-    CHECK_MESSAGE(told.status.is_ok(), told.status.message);
-    CHECK(told.sizes == sizes);
+    const Response received = only_response(world, rank);
+    CHECK_MESSAGE(received.status.is_ok(), received.status.message);
+    CHECK(received.sizes == sizes);
     CHECK(world.at(rank).ranks_of(id) == std::vector<int>(ranks.begin(), ranks.end()));
   }
 }
@@ -31,9 +31,9 @@ bool remove_set(World& world, int id) {
   world.submit_all(about(Kind::kRemoveSet, "remove", {id}));
   world.deliver_all();
   for (int rank = 1; rank < world.size(); ++rank) {
-    const Response told = only_response(world, rank);
-    CHECK(told.status.is_ok());
-    CHECK(told.sizes.at(0) == id);
+    const Response received = only_response(world, rank);
+    CHECK(received.status.is_ok());
+    CHECK(received.sizes.at(0) == id);
   }
   return only_response(world, 0).sizes.at(1) == 1;
 }
@@ -43,18 +43,18 @@ Response answer(World& world) {
   world.deliver_all();
   const Response first = only_response(world, 0);
   for (int rank = 1; rank < world.size(); ++rank) {
-    const Response told = only_response(world, rank);
-    CHECK(told.status.message == first.status.message);
-    CHECK(told.names == first.names);
-    CHECK(told.sizes == first.sizes);
-    CHECK(told.rank == first.rank);
+    const Response received = only_response(world, rank);
+    CHECK(received.status.message == first.status.message);
+    CHECK(received.names == first.names);
+    CHECK(received.sizes == first.sizes);
+    CHECK(received.rank == first.rank);
   }
   return first;
 }
 
 }  // namespace
 
-TEST_CASE("who is missing is known by name and rank") {
+TEST_CASE("missing ranks are known by operation and rank") {
   World world(4);
   CHECK(world.at(0).idle());
   world.now = 5;
@@ -78,7 +78,7 @@ TEST_CASE("who is missing is known by name and rank") {
   CHECK(world.ready[1].at_ns == 9);
 }
 
-TEST_CASE("sets: members alone hear of their operations, and the same name lives in two sets") {
+TEST_CASE("sets: only members receive their responses, and two sets may use one name") {
   for (const int fanout : {2, 64}) {
     World world(6, tree_of(fanout));
     add_set(world, {1, 4}, 1);
@@ -95,7 +95,7 @@ TEST_CASE("sets: members alone hear of their operations, and the same name lives
   }
 }
 
-TEST_CASE("sets: ids come in order, freed ones again in the order in which they were freed") {
+TEST_CASE("sets: ids ascend, and freed ids are reused in the order in which they were freed") {
   World world(4);
   add_set(world, {0}, 1);
   add_set(world, {1}, 2);
@@ -111,7 +111,7 @@ TEST_CASE("sets: ids come in order, freed ones again in the order in which they 
   add_set(world, {0, 3}, 4);
 }
 
-TEST_CASE("sets: what cannot be added is refused on every rank, and nothing is lost") {
+TEST_CASE("sets: an invalid set is refused on every rank, and nothing is lost") {
   World world(3);
   add_set(world, {0, 1}, 1);
   world.submit_all(about(Kind::kAddSet, "add", {1, 0}));
@@ -128,8 +128,7 @@ TEST_CASE("sets: what cannot be added is refused on every rank, and nothing is l
   add_set(world, {1, 2}, 2);
 }
 
-TEST_CASE(
-    "sets: what is asked of a set that is removed fails, also when rank 0 hears of it later") {
+TEST_CASE("sets: requests to a removed set fail, also if they arrive at rank 0 later") {
   World world(3);
   add_set(world, {1, 2}, 1);
   world.submit(1, in_set(sum_of("heard"), 1));
@@ -142,11 +141,11 @@ TEST_CASE(
   world.collect(2);
   world.deliver_all();
   for (const int rank : {1, 2}) {
-    const std::vector<Response> told = world.responses(rank);
-    REQUIRE(told.size() == 2);
-    CHECK(told[0].names == std::vector<std::string>{rank == 1 ? "heard" : "late"});
-    CHECK(told[0].status.code == Code::kInvalidArgument);
-    CHECK(told[1].kind == Kind::kRemoveSet);
+    const std::vector<Response> received = world.responses(rank);
+    REQUIRE(received.size() == 2);
+    CHECK(received[0].names == std::vector<std::string>{rank == 1 ? "heard" : "late"});
+    CHECK(received[0].status.code == Code::kInvalidArgument);
+    CHECK(received[1].kind == Kind::kRemoveSet);
     CHECK(world.at(rank).idle());
   }
   CHECK(only_response(world, 0).kind == Kind::kRemoveSet);
@@ -178,7 +177,7 @@ TEST_CASE("regions are numbered in order; unequal sizes are a mismatch") {
       "rank 1: [2]; rank 2: [3])");
 }
 
-TEST_CASE("join: the others go on without the rank that has joined, known or not") {
+TEST_CASE("join: other ranks continue without the joined rank, with or without a cached request") {
   for (const int fanout : {2, 64}) {
     World world(7, tree_of(fanout));
     world.submit_all(sum_of("known"));
@@ -191,9 +190,9 @@ TEST_CASE("join: the others go on without the rank that has joined, known or not
     }
     world.deliver_all();
     for (int rank = 0; rank < 7; ++rank) {
-      const std::vector<Response> told = world.responses(rank);
-      REQUIRE(told.size() == 2);
-      for (const Response& response : told) {
+      const std::vector<Response> received = world.responses(rank);
+      REQUIRE(received.size() == 2);
+      for (const Response& response : received) {
         CHECK(response.status.is_ok());
         REQUIRE(response.absent.size() == response.names.size());
         CHECK(response.absent[0].name == response.names[0]);
@@ -205,10 +204,10 @@ TEST_CASE("join: the others go on without the rank that has joined, known or not
       world.deliver_all();
     }
     for (int rank = 0; rank < 7; ++rank) {
-      const Response told = only_response(world, rank);
-      CHECK(told.kind == Kind::kJoin);
-      CHECK(told.rank == 6);
-      CHECK(told.names.at(0) == (rank == 5 ? "join of five" : "j" + std::to_string(rank)));
+      const Response received = only_response(world, rank);
+      CHECK(received.kind == Kind::kJoin);
+      CHECK(received.rank == 6);
+      CHECK(received.names.at(0) == (rank == 5 ? "join of five" : "j" + std::to_string(rank)));
       CHECK(world.at(rank).idle());
     }
     world.submit_all(sum_of("known"));  // and the state is as before
@@ -216,8 +215,7 @@ TEST_CASE("join: the others go on without the rank that has joined, known or not
   }
 }
 
-TEST_CASE(
-    "join: what cannot be done without a rank fails for those who ask; the rank stays joined") {
+TEST_CASE("join: operations that need the joined rank fail for the requesters; it stays joined") {
   for (const Kind kind :
        {Kind::kAllgather, Kind::kBroadcast, Kind::kAlltoall, Kind::kReducescatter}) {
     World world(3);
@@ -230,11 +228,11 @@ TEST_CASE(
     world.deliver_all();
     CHECK(world.responses(1).empty());
     for (const int rank : {0, 2}) {
-      const Response told = only_response(world, rank);
-      CHECK(told.status.code == Code::kMismatch);
-      CHECK(told.status.message.find(" is not supported with Join at this time.") !=
+      const Response received = only_response(world, rank);
+      CHECK(received.status.code == Code::kMismatch);
+      CHECK(received.status.message.find(" is not supported with Join at this time.") !=
             std::string::npos);
-      CHECK(told.status.message.find("(rank 1 joined)") != std::string::npos);
+      CHECK(received.status.message.find("(rank 1 joined)") != std::string::npos);
     }
     for (const int rank : {0, 2}) world.submit(rank, about(Kind::kJoin, "join"));
     CHECK(answer(world).rank == 2);
@@ -254,7 +252,7 @@ TEST_CASE("join: a rank's other requests wait until all have joined; its sets go
   CHECK(answer(world).absent.empty());
 }
 
-TEST_CASE("a rank that leaves fails what needs it, now and later, and nothing else") {
+TEST_CASE("a rank that leaves fails operations that need it, now and later, and no others") {
   for (const int fanout : {2, 64}) {
     World world(6, tree_of(fanout));
     add_set(world, {0, 3}, 1);
@@ -294,15 +292,15 @@ TEST_CASE("a rank that leaves fails what needs it, now and later, and nothing el
     world.submit(0, about(Kind::kLeave, ""));  // because of rank 4: that one stays the reason
     world.deliver_all();
     for (const int rank : {0, 1, 2, 3, 5}) {
-      const Response told = only_response(world, rank);
-      CHECK(told.kind == Kind::kLeave);
-      CHECK(told.status.rank == 4);
-      CHECK(told.status.code == Code::kShutdown);
+      const Response received = only_response(world, rank);
+      CHECK(received.kind == Kind::kLeave);
+      CHECK(received.status.rank == 4);
+      CHECK(received.status.code == Code::kShutdown);
     }
   }
 }
 
-TEST_CASE("a rank that goes without a word, and one whose way is gone") {
+TEST_CASE("a rank that exits without a message, and one whose parent in the tree is gone") {
   World world(7, tree_of(2));  // 0: 1 2; 1: 3 4; 2: 5 6
   world.submit(5, sum_of("x"));
   world.submit(0, sum_of("x"));
@@ -311,10 +309,10 @@ TEST_CASE("a rank that goes without a word, and one whose way is gone") {
   for (const int rank : {3, 4}) {
     world.at(rank).peer_left(1, 0);
     world.collect(rank);
-    const Response told = only_response(world, rank);
-    CHECK(told.kind == Kind::kLeave);
-    CHECK(told.status.code == Code::kShutdown);
-    CHECK(told.status.rank == 1);
+    const Response received = only_response(world, rank);
+    CHECK(received.kind == Kind::kLeave);
+    CHECK(received.status.code == Code::kShutdown);
+    CHECK(received.status.rank == 1);
   }
   world.collect(0);
   world.submit(6, sum_of("x"));
@@ -329,7 +327,7 @@ TEST_CASE("a rank that goes without a word, and one whose way is gone") {
   }
 }
 
-TEST_CASE("stall: Horovod's warning names who is missing, every period, but nothing is lost") {
+TEST_CASE("stall: Horovod's warning names missing ranks in every period, and nothing is lost") {
   for (const int fanout : {2, 64}) {
     ControllerOptions options = tree_of(fanout);
     options.stall_warning_ns = 10 * kSecond;
@@ -357,7 +355,7 @@ TEST_CASE("stall: Horovod's warning names who is missing, every period, but noth
 }
 
 TEST_CASE(
-    "stall: what waits too long fails for those who wait, and at once for those who come late") {
+    "stall: an operation that waits too long fails for waiting ranks, and at once for late ones") {
   for (const int fanout : {2, 64}) {
     ControllerOptions options = tree_of(fanout);
     options.stall_warning_ns = 10 * kSecond;
@@ -368,10 +366,10 @@ TEST_CASE(
     world.pass(6 * kSecond);
     world.pass(14 * kSecond);
     for (const int rank : {0, 3, 5}) {
-      const Response told = only_response(world, rank);
-      CHECK(told.status.code == Code::kStalled);
-      CHECK(told.status.rank == 1);
-      CHECK(told.status.message.find("ranks 1, 2, 4, 6, which did not request it") !=
+      const Response received = only_response(world, rank);
+      CHECK(received.status.code == Code::kStalled);
+      CHECK(received.status.rank == 1);
+      CHECK(received.status.message.find("ranks 1, 2, 4, 6, which did not request it") !=
             std::string::npos);
       CHECK(world.at(rank).idle());
     }
@@ -409,15 +407,15 @@ TEST_CASE("stall: the time of a rank at a prompt does not count") {
       world.pass(kSecond);
       for (int rank = 0; rank < 7; ++rank) {
         if (rank == failing) continue;
-        const Response told = only_response(world, rank);
-        CHECK(told.status.code == Code::kStalled);
-        CHECK(told.status.rank == failing);
+        const Response received = only_response(world, rank);
+        CHECK(received.status.code == Code::kStalled);
+        CHECK(received.status.rank == failing);
       }
     }
   }
 }
 
-TEST_CASE("stall: a join may wait as long as it likes, and without the check nothing is due") {
+TEST_CASE("stall: a join may wait without limit, and without the check nothing is due") {
   ControllerOptions options;
   options.stall_warning_ns = kSecond;
   options.stall_shutdown_ns = kSecond;
@@ -435,7 +433,7 @@ TEST_CASE("stall: a join may wait as long as it likes, and without the check not
   CHECK(unchecked.warnings[0].find("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS is ignored") == 0);
 }
 
-TEST_CASE("a message that is none names its sender, and so does one from where none can come") {
+TEST_CASE("the error for an invalid or unexpected message names its sender") {
   Controller zero(0, 3, {}), one(1, 3, {});
   CHECK(zero.receive(2, "nonsense", 0).rank == 2);
   CHECK(zero.receive(2, "nonsense", 0).message.find("(message of rank 2)") != std::string::npos);

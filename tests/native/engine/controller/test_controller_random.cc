@@ -43,7 +43,7 @@ class Schedule {
     lines_.resize(static_cast<std::size_t>(plan.size));
   }
 
-  // By rank, what it was told.
+  // The responses of each rank.
   std::vector<std::vector<std::string>> run() {
     add_sets();
     while (step()) continue;
@@ -149,7 +149,7 @@ class Schedule {
   std::vector<std::vector<std::string>> lines_;
 };
 
-// What two ranks are both told, they are told in the same order.
+// Two ranks receive the responses that both receive in the same order.
 void check_one_order(const Plan& plan, const std::vector<std::vector<std::string>>& lines) {
   const auto common = [&](int rank, int other) {
     std::vector<std::string> some;
@@ -193,7 +193,7 @@ Plan random_plan(std::mt19937& random) {
 
 }  // namespace
 
-TEST_CASE("random schedules: one order for all sets, nothing lost, nothing twice") {
+TEST_CASE("random schedules: one order for all sets, no response lost or repeated") {
   std::mt19937 random(2024);
   for (unsigned seed = 0; seed < 400; ++seed) {
     CAPTURE(seed);
@@ -205,7 +205,7 @@ TEST_CASE("random schedules: one order for all sets, nothing lost, nothing twice
   }
 }
 
-TEST_CASE("random schedules: the cache changes nothing but the bytes") {
+TEST_CASE("random schedules: the cache changes only the number of bytes") {
   std::mt19937 random(7);
   for (unsigned seed = 0; seed < 60; ++seed) {
     CAPTURE(seed);

@@ -45,7 +45,7 @@ void works_on(World& world, const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("deadlock: two ranks that wait for each other are told what each waits for") {
+TEST_CASE("deadlock: two ranks that wait for each other get an error with both operations") {
   World world(2);
   world.submit(0, sum_of("a"));
   world.submit(1, sum_of("step/b"));
@@ -54,18 +54,18 @@ TEST_CASE("deadlock: two ranks that wait for each other are told what each waits
   check_no_error(world);
   report(world, 1, {{0, "step/b"}});
   for (int rank = 0; rank < 2; ++rank) {
-    const Response told = only_response(world, rank);
-    CHECK(told.status.code == Code::kMismatch);
-    CHECK(told.status.rank == 1 - rank);
-    CHECK(told.names == std::vector<std::string>{rank == 0 ? "a" : "step/b"});
-    CHECK(told.status.message.find("rank 0 for ALLREDUCE a; rank 1 for ALLREDUCE step/b.") !=
+    const Response received = only_response(world, rank);
+    CHECK(received.status.code == Code::kMismatch);
+    CHECK(received.status.rank == 1 - rank);
+    CHECK(received.names == std::vector<std::string>{rank == 0 ? "a" : "step/b"});
+    CHECK(received.status.message.find("rank 0 for ALLREDUCE a; rank 1 for ALLREDUCE step/b.") !=
           std::string::npos);
   }
   works_on(world, "a");
   works_on(world, "step/b");
 }
 
-TEST_CASE("deadlock: a rank that may still request the missing operation is waited for") {
+TEST_CASE("deadlock: none while a rank may still request the missing operation") {
   for (const char* part : {"a", "x/a", "step/x/a"}) {
     World world(2);
     world.submit(0, sum_of("step/x/a#3"));
@@ -81,7 +81,7 @@ TEST_CASE("deadlock: a rank that may still request the missing operation is wait
   }
 }
 
-TEST_CASE("deadlock: a part of a name is all that stands between two slashes") {
+TEST_CASE("deadlock: a part of a name is the text between two slashes") {
   World world(2);
   world.submit(0, sum_of("step/extra"));
   world.submit(1, sum_of("b"));
@@ -139,8 +139,7 @@ TEST_CASE("deadlock: a report that is older than the last answer is not sent") {
   }
 }
 
-TEST_CASE(
-    "deadlock: in a tree as well, and those who have not spoken are told what they wait for") {
+TEST_CASE("deadlock: also in a tree; ranks without a report get the error too") {
   for (const int fanout : {2, 64}) {
     for (const int reporter : {0, 1, 3, 5}) {
       World world(7, tree_of(fanout));
@@ -151,9 +150,9 @@ TEST_CASE(
       check_no_error(world);
       report(world, reporter, {{0, "x"}});
       for (int rank = 0; rank < 7; ++rank) {
-        const Response told = only_response(world, rank);
-        CHECK(told.status.code == Code::kMismatch);
-        CHECK(told.status.message.find("ranks 0-5 for ALLREDUCE x; rank 6 for ALLREDUCE y.") !=
+        const Response received = only_response(world, rank);
+        CHECK(received.status.code == Code::kMismatch);
+        CHECK(received.status.message.find("ranks 0-5 for ALLREDUCE x; rank 6 for ALLREDUCE y.") !=
               std::string::npos);
       }
       works_on(world, "x");
@@ -180,7 +179,7 @@ TEST_CASE("deadlock: a rank that waits for one that may proceed may proceed") {
   CHECK(only_response(world, 2).names == std::vector<std::string>{"c"});
 }
 
-TEST_CASE("deadlock: ranks that have joined are not missed, and without the stall check none is") {
+TEST_CASE("deadlock: joined ranks are not missing, and without the stall check no rank is") {
   World world(3);
   world.submit(2, about(Kind::kJoin, "join"));
   world.submit(0, sum_of("a"));
@@ -203,7 +202,7 @@ TEST_CASE("deadlock: ranks that have joined are not missed, and without the stal
   check_no_error(unchecked);
 }
 
-TEST_CASE("deadlock: C4 a rank that has ended the cell is not waited for") {
+TEST_CASE("deadlock: C4 operations do not wait for a rank that has ended the cell") {
   World world(3);
   world.submit(0, sum_of("a"));
   world.submit(2, sum_of("a"));
@@ -213,10 +212,10 @@ TEST_CASE("deadlock: C4 a rank that has ended the cell is not waited for") {
   check_no_error(world);
   end_cell(world, 1, 7);
   for (const int rank : {0, 2}) {
-    const Response told = only_response(world, rank);
-    CHECK(told.status.code == Code::kMismatch);
-    CHECK(told.status.rank == 1);
-    CHECK(told.status.message.find(
+    const Response received = only_response(world, rank);
+    CHECK(received.status.code == Code::kMismatch);
+    CHECK(received.status.rank == 1);
+    CHECK(received.status.message.find(
               "ranks 0, 2 for ALLREDUCE a at cell 3:2; rank 1 has ended the cell.") !=
           std::string::npos);
   }
@@ -224,13 +223,12 @@ TEST_CASE("deadlock: C4 a rank that has ended the cell is not waited for") {
   works_on(world, "a");
 }
 
-TEST_CASE(
-    "deadlock: the report that a cell has ended counts for that cell, until it is withdrawn") {
+TEST_CASE("deadlock: the report that a cell has ended holds for that cell, until it is withdrawn") {
   struct Case {
     const char* what;
     std::int64_t waiting_run;
     bool resumes;
-    bool told;
+    bool received;
   };
   for (const Case& one :
        {Case{"the same cell", 7, false, true},
@@ -242,7 +240,7 @@ TEST_CASE(
     world.submit(0, sum_of("a"));
     world.deliver_all();
     report(world, 0, {{0, "a"}}, {}, one.waiting_run);
-    CHECK_MESSAGE(world.responses(0).size() == (one.told ? 1U : 0U), one.what);
+    CHECK_MESSAGE(world.responses(0).size() == (one.received ? 1U : 0U), one.what);
   }
 }
 
@@ -257,11 +255,11 @@ TEST_CASE("deadlock: C4 a join without ranks that have ended the cell fails, in 
     check_no_error(world);
     end_cell(world, 1, 7);  // that rank 2 computes does not help
     for (const int rank : {0, 3}) {
-      const Response told = only_response(world, rank);
-      CHECK(told.names == std::vector<std::string>{"join.of." + std::to_string(rank)});
-      CHECK(told.status.code == Code::kMismatch);
-      CHECK(told.status.rank == 1);
-      CHECK(told.status.message.find(
+      const Response received = only_response(world, rank);
+      CHECK(received.names == std::vector<std::string>{"join.of." + std::to_string(rank)});
+      CHECK(received.status.code == Code::kMismatch);
+      CHECK(received.status.rank == 1);
+      CHECK(received.status.message.find(
                 "ranks 0, 3 for JOIN join at cell 3:2; rank 1 has ended the cell.") !=
             std::string::npos);
     }
@@ -273,7 +271,7 @@ TEST_CASE("deadlock: C4 a join without ranks that have ended the cell fails, in 
   }
 }
 
-TEST_CASE("deadlock: a rank that waits for a join takes part in what the others request") {
+TEST_CASE("deadlock: a rank that waits for a join takes part in the others' operations") {
   World world(3);
   world.submit(0, about(Kind::kJoin, "join"));
   world.submit(1, sum_of("a"));
@@ -300,10 +298,10 @@ TEST_CASE("deadlock: a join and an operation that wait for one ended rank fail t
   report(world, 1, {{0, "a"}}, {}, 7);
   end_cell(world, 2, 7);
   for (const int rank : {0, 1}) {
-    const Response told = only_response(world, rank);
-    CHECK(told.status.code == Code::kMismatch);
-    CHECK(told.status.message.find("rank 1 for ALLREDUCE a; rank 0 for JOIN join; rank 2 has "
-                                   "ended the cell.") != std::string::npos);
+    const Response received = only_response(world, rank);
+    CHECK(received.status.code == Code::kMismatch);
+    CHECK(received.status.message.find("rank 1 for ALLREDUCE a; rank 0 for JOIN join; rank 2 has "
+                                       "ended the cell.") != std::string::npos);
   }
 }
 

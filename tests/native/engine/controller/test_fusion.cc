@@ -95,7 +95,7 @@ int operations_of_step(int gradients, std::int64_t every_ns, std::int64_t takes_
 
 }  // namespace
 
-TEST_CASE("fusion: only equals, up to the threshold, in the order of the first member") {
+TEST_CASE("fusion: of equal keys, up to the threshold, in the order of the first member") {
   std::vector<Agreed> all;
   for (const Request& request :
        {sum_of("a"), sum_of("i", {4}, Dtype::kInt32),
@@ -149,7 +149,7 @@ TEST_CASE("fusion: every part of the key keeps operations apart") {
   CHECK(fused({agreed_on(sum_of("a")), absent}, 1 << 20).size() == 2);
 }
 
-TEST_CASE("fusion: gathered and scattered tensors fuse, exchanged ones do not") {
+TEST_CASE("fusion: allgather and reducescatter fuse, alltoall does not") {
   const auto two = [](Kind kind) {
     return fused({agreed_on(of_kind(kind, "a", {2})), agreed_on(of_kind(kind, "b", {3}))}, 1 << 20);
   };
@@ -163,7 +163,7 @@ TEST_CASE("fusion: gathered and scattered tensors fuse, exchanged ones do not") 
         Names{{"a", "b"}});
 }
 
-TEST_CASE("fusion: groups stay alone when they shall") {
+TEST_CASE("fusion: groups are not fused if the option says so") {
   Request group = sum_of("group");
   group.tensors.push_back(group.tensors[0]);
   const std::vector<Agreed> all{agreed_on(sum_of("a")), agreed_on(group), agreed_on(sum_of("b"))};
@@ -171,7 +171,7 @@ TEST_CASE("fusion: groups stay alone when they shall") {
   CHECK(fused(all, 1 << 20, false) == Names{{"a", "b"}, {"group"}});
 }
 
-TEST_CASE("fusion: an operation that failed stays alone and keeps its reason") {
+TEST_CASE("fusion: a failed operation is not fused, and keeps its reason") {
   Agreed bad = agreed_on(sum_of("bad"));
   bad.status = Status::make(Code::kMismatch, "no", "test");
   FusionManager fusion = fusion_of(1 << 20);
@@ -182,7 +182,7 @@ TEST_CASE("fusion: an operation that failed stays alone and keeps its reason") {
   CHECK(all[1][0].status.message == "no");
 }
 
-TEST_CASE("fusion: a cycle holds small operations back, but never past its end or the threshold") {
+TEST_CASE("fusion: a cycle holds small operations, up to its end or the threshold") {
   FusionManager fusion = fusion_of(64, 100);
   CHECK(fusion.due_in(0) < 0);
   fusion.add(agreed_on(sum_of("a")), 10);
@@ -203,7 +203,7 @@ TEST_CASE("fusion: a cycle holds small operations back, but never past its end o
   CHECK(fusion.empty());
 }
 
-TEST_CASE("fusion: on a device one alone goes at once, and what comes meanwhile when it is done") {
+TEST_CASE("fusion: on an idle device the first starts at once, later ones when it is done") {
   FusionManager fusion = fusion_of(1 << 20);
   fusion.add(queued("a"), 0);
   CHECK(fusion.due_in(0) == 0);
@@ -218,7 +218,7 @@ TEST_CASE("fusion: on a device one alone goes at once, and what comes meanwhile 
   CHECK(fusion.held_on_devices().empty());
 }
 
-TEST_CASE("fusion: of 160 gradients a handful of operations becomes, however slow a device is") {
+TEST_CASE("fusion: 160 gradients become a few operations, for any speed of the device") {
   constexpr std::int64_t kUs = 1000, kEvery = 100 * kUs;
   CHECK(operations_of_step(160, kEvery, 10 * kUs) == 160);  // each is done when the next comes
   for (const std::int64_t takes : {1, 2, 5, 8, 24, 100, 1000, 60'000}) {
@@ -232,7 +232,7 @@ TEST_CASE("fusion: of 160 gradients a handful of operations becomes, however slo
   CHECK(operations_of_step(1, kEvery, 100 * kMs) == 1);
 }
 
-TEST_CASE("fusion: what is in flight may wait for what is held: nothing is held for ever") {
+TEST_CASE("fusion: operations in flight may wait for held ones, which are released after a time") {
   FusionManager fusion = fusion_of(1 << 20);
   fusion.add(queued("a"), kMs);
   CHECK(fusion.take(kMs + kHold - 1, one_since(0)).empty());
@@ -248,7 +248,7 @@ TEST_CASE("fusion: what is in flight may wait for what is held: nothing is held 
   }
 }
 
-TEST_CASE("fusion: bytes up to the threshold, one that stays alone, or a user who waits end it") {
+TEST_CASE("fusion: the threshold, an operation that cannot fuse, or a waiting caller release it") {
   FusionManager fusion = fusion_of(32);
   fusion.add(queued("a"), 0);
   CHECK(fusion.take(0, one_since(0)).empty());
@@ -266,7 +266,7 @@ TEST_CASE("fusion: bytes up to the threshold, one that stays alone, or a user wh
   CHECK(names_of(fusion.take(0, one_since(0, true))) == Names{{"a"}});
 }
 
-TEST_CASE("fusion: what is on the host, or not on rank 0's device, waits for no device") {
+TEST_CASE("fusion: operations on the host, or not on rank 0's device, wait for no device") {
   FusionManager fusion = fusion_of(1 << 20);
   Agreed elsewhere = queued("elsewhere");
   elsewhere.queues = false;
@@ -279,7 +279,7 @@ TEST_CASE("fusion: what is on the host, or not on rank 0's device, waits for no 
   CHECK(names_of(fusion.take(0)) == Names{{"device"}, {"host"}});  // it goes on by itself
 }
 
-TEST_CASE("fusion: in turns what comes waits for more until somebody waits for it") {
+TEST_CASE("fusion: in turns, operations are held until a caller waits") {
   FusionManager fusion = fusion_of(40);
   for (const char* const name : {"a", "b", "c", "d"}) {
     fusion.add(queued(name), 0);
@@ -288,7 +288,7 @@ TEST_CASE("fusion: in turns what comes waits for more until somebody waits for i
   CHECK(names_of(fusion.take(1, turns(true))) == Names{{"a", "b"}, {"c", "d"}});
 }
 
-TEST_CASE("fusion: in turns nobody waits longer than five times as long as else") {
+TEST_CASE("fusion: in turns, the wait is at most five times as long as otherwise") {
   FusionManager fusion = fusion_of(1 << 20);
   fusion.add(queued("a"), 0);
   CHECK(fusion.take(5 * kHold - 1, turns()).empty());
@@ -296,7 +296,7 @@ TEST_CASE("fusion: in turns nobody waits longer than five times as long as else"
   CHECK(names_of(fusion.take(5 * kHold, turns())) == Names{{"a"}});
 }
 
-TEST_CASE("fusion: a cycle is as long on a device, whatever is in flight") {
+TEST_CASE("fusion: on a device a cycle has the same length with operations in flight") {
   FusionManager fusion = fusion_of(1 << 20, 100);
   for (const InFlight& in_flight : {InFlight{}, one_since(0), one_since(0, true)}) {
     fusion.add(queued("a"), 10);

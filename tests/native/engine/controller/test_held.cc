@@ -28,7 +28,7 @@ using Names = std::vector<std::vector<std::string>>;
 
 }  // namespace
 
-TEST_CASE("held: what all ask for on a busy device goes as one on every rank when it is done") {
+TEST_CASE("held: operations for a busy device start as one on every rank when it is idle") {
   World world(3);
   make_busy(world);
   for (const char* name : {"a", "b", "c"}) world.submit_all(on_a_device(name));
@@ -50,7 +50,7 @@ TEST_CASE("held: what all ask for on a busy device goes as one on every rank whe
   for (int rank = 0; rank < 3; ++rank) CHECK(names_told(world, rank) == Names{{"a", "b", "c"}});
 }
 
-TEST_CASE("held: its number in the cache stays its own though other names need room there") {
+TEST_CASE("held: its cache slot is not evicted while other names need slots") {
   ControllerOptions options;
   options.cache_capacity = 2;
   World world(2, options);
@@ -71,7 +71,7 @@ TEST_CASE("held: its number in the cache stays its own though other names need r
   for (int rank = 0; rank < 2; ++rank) CHECK(names_told(world, rank) == Names{{"x"}});
 }
 
-TEST_CASE("held: a user who waits lets it go, unless somebody has still to ask for more") {
+TEST_CASE("held: a waiting caller releases it, unless a rank has more to request") {
   World world(2);
   make_busy(world);
   world.submit_all(on_a_device("a"));
@@ -86,7 +86,7 @@ TEST_CASE("held: a user who waits lets it go, unless somebody has still to ask f
   for (int rank = 0; rank < 2; ++rank) CHECK(names_told(world, rank) == Names{{"a", "b"}});
 }
 
-TEST_CASE("held: a set without rank 0 goes at once, and one with rank 0 does not") {
+TEST_CASE("held: a set without rank 0 is not held, and one with rank 0 is") {
   World world(3);
   world.submit_all(about(Kind::kAddSet, "others", {1, 2}));
   world.submit_all(about(Kind::kAddSet, "mine", {0, 2}));
@@ -105,7 +105,7 @@ TEST_CASE("held: a set without rank 0 goes at once, and one with rank 0 does not
   CHECK(only_response(world, 2).set == 2);
 }
 
-TEST_CASE("held: it goes before all have joined, before a set changes, and before a rank leaves") {
+TEST_CASE("held: released before a join completes, a set changes, or a rank leaves") {
   for (const Kind kind : {Kind::kJoin, Kind::kAddSet, Kind::kLeave}) {
     CAPTURE(name_of(kind));
     World world(2);
@@ -121,11 +121,11 @@ TEST_CASE("held: it goes before all have joined, before a set changes, and befor
     world.deliver_all();
     CHECK_FALSE(world.at(0).holds_on_devices());
     for (int rank = 0; rank < 2; ++rank) {
-      const std::vector<Response> told = world.responses(rank);
-      REQUIRE(told.size() == 2);
-      CHECK(told[0].names == std::vector<std::string>{"a"});
-      CHECK(told[0].status.is_ok());
-      CHECK(told[1].kind == kind);
+      const std::vector<Response> received = world.responses(rank);
+      REQUIRE(received.size() == 2);
+      CHECK(received[0].names == std::vector<std::string>{"a"});
+      CHECK(received[0].status.is_ok());
+      CHECK(received[1].kind == kind);
     }
   }
 }

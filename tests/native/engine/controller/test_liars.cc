@@ -125,7 +125,7 @@ std::string made_up(std::mt19937& random) {
 
 }  // namespace
 
-TEST_CASE("liars: I8 what no rank can say is answered with an error that names who said it") {
+TEST_CASE("liars: I8 an impossible message is answered with an error that names its sender") {
   for (const Lie& lie : lies()) {
     CAPTURE(lie.what);
     const std::vector<Status> ends = after({lie.bytes}, true);
@@ -140,7 +140,7 @@ TEST_CASE("liars: I8 what no rank can say is answered with an error that names w
   }
 }
 
-TEST_CASE("liars: I8 a thousand made-up messages crash nobody, and every wait ends") {
+TEST_CASE("liars: I8 a thousand invented messages crash no rank, and every wait ends") {
   for (unsigned seed = 1; seed <= 100; ++seed) {
     CAPTURE(seed);
     std::mt19937 random(seed);

@@ -111,7 +111,7 @@ TEST_CASE("probes: each returns a sender whose message no rank receives yet") {
   }
 }
 
-TEST_CASE("probes: one that comes after the message is answered at once") {
+TEST_CASE("probes: a probe after the message is answered at once") {
   World world(3);
   world.submit(2, send(2, 0, "m", 1, 3));
   world.deliver_all();

@@ -1,4 +1,4 @@
-// What ranks agree on, and what they are told when they do not.
+// Responses of ranks that agree, and errors of ranks that do not.
 #include <doctest/doctest.h>
 
 #include <memory>
@@ -26,7 +26,8 @@ Request changed(Request request, void (*change)(Request&)) {
 
 }  // namespace
 
-TEST_CASE("mismatches: Horovod's words, then every rank's; the first differing rank is named") {
+TEST_CASE(
+    "mismatches: Horovod's message, then each rank's value; the first differing rank is named") {
   const auto message = [](const Request& a, const Request& b) {
     const Status status = compared({a, a, b, b, a});
     CHECK(status.code == Code::kMismatch);
@@ -85,7 +86,7 @@ TEST_CASE("mismatches: dtypes before shapes, and more than two values are all li
   CHECK(status.rank == 2);
 }
 
-TEST_CASE("mismatches: rows of an allgather, splits of an alltoall and places may differ") {
+TEST_CASE("mismatches: rows of an allgather, splits of an alltoall and addresses may differ") {
   CHECK(compared({of_kind(Kind::kAllgather, "x", {2, 3}), of_kind(Kind::kAllgather, "x", {0, 3})})
             .is_ok());
   Request split = of_kind(Kind::kAlltoall, "x", {2, 3});
@@ -130,7 +131,7 @@ TEST_CASE("an alltoall's response carries every rank's splits") {
   }
 }
 
-TEST_CASE("an allreduce is shared when all ranks name the same place, and only then") {
+TEST_CASE("an allreduce is shared only if all ranks name the same place") {
   const auto shared = [](std::int64_t a, std::int64_t b, ReduceOp op = ReduceOp::kSum) {
     World world(2);
     for (int rank = 0; rank < 2; ++rank) {
@@ -142,10 +143,10 @@ TEST_CASE("an allreduce is shared when all ranks name the same place, and only t
       world.submit(rank, request);
     }
     world.deliver_all();
-    const Response told = only_response(world, 1);
-    CHECK(told.status.is_ok());
-    CHECK(only_response(world, 0).shared == told.shared);
-    return told.shared;
+    const Response received = only_response(world, 1);
+    CHECK(received.status.is_ok());
+    CHECK(only_response(world, 0).shared == received.shared);
+    return received.shared;
   };
   CHECK(shared(128, 128));
   CHECK_FALSE(shared(128, 192));
@@ -153,7 +154,8 @@ TEST_CASE("an allreduce is shared when all ranks name the same place, and only t
   CHECK_FALSE(shared(128, 128, ReduceOp::kAdasum));
 }
 
-TEST_CASE("a mismatch reaches every rank, nothing else is lost, and the name works again") {
+TEST_CASE(
+    "a mismatch reaches every rank, other operations complete, and the name can be used again") {
   for (const int fanout : {2, 64}) {
     ControllerOptions options;
     options.fanout = fanout;
@@ -162,19 +164,19 @@ TEST_CASE("a mismatch reaches every rank, nothing else is lost, and the name wor
     for (int rank = 0; rank < 7; ++rank) world.submit(rank, sum_of("x", {rank == 5 ? 3 : 2}));
     world.deliver_all();
     for (int rank = 0; rank < 7; ++rank) {
-      const Response told = only_response(world, rank);
-      CHECK(told.status.code == Code::kMismatch);
-      CHECK(told.status.rank == 5);
-      CHECK(told.status.message.find("(ranks 0-4, 6: [2]; rank 5: [3])") != std::string::npos);
+      const Response received = only_response(world, rank);
+      CHECK(received.status.code == Code::kMismatch);
+      CHECK(received.status.rank == 5);
+      CHECK(received.status.message.find("(ranks 0-4, 6: [2]; rank 5: [3])") != std::string::npos);
     }
     world.submit_all(sum_of("x"));
     for (int rank = 1; rank < 7; ++rank) world.submit(rank, sum_of("other"));
     world.deliver_all();
     for (int rank = 0; rank < 7; ++rank) {
-      const std::vector<Response> told = world.responses(rank);
-      REQUIRE(told.size() == 2);
-      CHECK(told[0].status.is_ok());
-      CHECK(told[1].names == std::vector<std::string>{"other"});
+      const std::vector<Response> received = world.responses(rank);
+      REQUIRE(received.size() == 2);
+      CHECK(received[0].status.is_ok());
+      CHECK(received[1].names == std::vector<std::string>{"other"});
     }
   }
 }

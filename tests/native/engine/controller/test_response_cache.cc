@@ -36,7 +36,7 @@ ControllerOptions with_capacity(std::size_t capacity) {
 
 }  // namespace
 
-TEST_CASE("cache: slots are given in order, and the least recently used one goes first") {
+TEST_CASE("cache: slots are assigned in order, and the least recently used is evicted first") {
   CacheLru order(3);
   order.begin_round();
   CHECK(order.allocate() == 0);
@@ -59,7 +59,7 @@ TEST_CASE("cache: slots are given in order, and the least recently used one goes
   CHECK(none.allocate() == -1);
 }
 
-TEST_CASE("cache: from the second time on an agreement is a few bytes, whatever the name") {
+TEST_CASE("cache: an agreement takes a few bytes from the second time, for any name") {
   World world(2);
   const Request request = sum_of(std::string(300, 'x'), {1, 2, 3, 4});
   const std::size_t first = cost(world, request);
@@ -70,13 +70,13 @@ TEST_CASE("cache: from the second time on an agreement is a few bytes, whatever 
   CHECK(cost(world, sum_of("y")) > second);
 }
 
-TEST_CASE("cache: off means off") {
+TEST_CASE("cache: a size of 0 disables it") {
   World world(2, with_capacity(0));
   const std::size_t first = cost(world, sum_of("x"));
   CHECK(cost(world, sum_of("x")) == first);
 }
 
-TEST_CASE("cache: names that never come again are not kept") {
+TEST_CASE("cache: names that are used once are not kept") {
   World world(2, with_capacity(1));
   cost(world, sum_of("x"));
   const std::size_t known = cost(world, sum_of("x"));
@@ -85,7 +85,7 @@ TEST_CASE("cache: names that never come again are not kept") {
   CHECK(world.warnings.empty());
 }
 
-TEST_CASE("cache: the oldest goes, everything stays right, and one warning says so") {
+TEST_CASE("cache: the oldest is evicted with one warning, and results stay correct") {
   for (const int fanout : {2, 64}) {
     ControllerOptions options = with_capacity(2);
     options.fanout = fanout;
@@ -111,23 +111,23 @@ TEST_CASE("cache: new parameters on all ranks replace the old ones") {
   }
 }
 
-TEST_CASE("cache: new parameters on some ranks are a mismatch, and everything works afterwards") {
+TEST_CASE("cache: new parameters on some ranks are a mismatch, and later operations succeed") {
   World world(3);
   cost(world, sum_of("x", {4}));
   const std::size_t known = cost(world, sum_of("x", {4}));
   for (int rank = 0; rank < 3; ++rank) world.submit(rank, sum_of("x", {rank == 2 ? 5 : 4}));
   world.deliver_all();
   for (int rank = 0; rank < 3; ++rank) {
-    const Response told = only_response(world, rank);
-    CHECK(told.status.code == Code::kMismatch);
-    CHECK(told.status.message.find("(ranks 0, 1: [4]; rank 2: [5])") != std::string::npos);
+    const Response received = only_response(world, rank);
+    CHECK(received.status.code == Code::kMismatch);
+    CHECK(received.status.message.find("(ranks 0, 1: [4]; rank 2: [5])") != std::string::npos);
   }
   CHECK(cost(world, sum_of("x", {4})) == known);
   CHECK(cost(world, sum_of("x", {5})) > known);
   CHECK(cost(world, sum_of("x", {5})) == known);
 }
 
-TEST_CASE("cache: each rank's bit means its own request") {
+TEST_CASE("cache: each rank's bit stands for its own request") {
   World world(3);
   const auto gather = [&](std::int64_t rows_of_two) {
     for (int rank = 0; rank < 3; ++rank) {
@@ -157,9 +157,9 @@ TEST_CASE("cache: fused responses are one item of numbers, their sizes in order"
     }
     world.deliver_all();
     for (int rank = 0; rank < 2; ++rank) {
-      const Response told = only_response(world, rank);
-      CHECK(told.names == std::vector<std::string>{"a", "b"});
-      CHECK(told.sizes == std::vector<std::int64_t>{1, 2, 1, 2, 5, 6});
+      const Response received = only_response(world, rank);
+      CHECK(received.names == std::vector<std::string>{"a", "b"});
+      CHECK(received.sizes == std::vector<std::int64_t>{1, 2, 1, 2, 5, 6});
     }
     return world.bytes();
   };
@@ -167,7 +167,7 @@ TEST_CASE("cache: fused responses are one item of numbers, their sizes in order"
   CHECK(round() < first / 3);
 }
 
-TEST_CASE("cache: a bit for a slot that means something else by now is asked for again in full") {
+TEST_CASE("cache: a bit for a slot that was reassigned is requested again in full") {
   ControllerOptions options = with_capacity(1);
   Controller zero(0, 2, options), one(1, 2, options);
   const auto carry = [](Controller& from, Controller& to, int rank) {

@@ -30,7 +30,7 @@ void hand(Controller& from, int rank, Controller& to) {
 
 }  // namespace
 
-TEST_CASE("the tree: everybody has one way to rank 0, and subtrees are disjoint") {
+TEST_CASE("the tree: every rank has one path to rank 0, and subtrees are disjoint") {
   for (const int size : {1, 2, 7, 64, 200}) {
     for (const int fanout : {1, 2, 3, 64}) {
       std::vector<int> seen(static_cast<std::size_t>(size), 0);
@@ -71,7 +71,7 @@ TEST_CASE("a tree node sends once for its whole subtree") {
   CHECK(requests.full[0].ranks.empty());  // all of us
 }
 
-TEST_CASE("a tree node passes requests that differ on with the ranks that make them") {
+TEST_CASE("a tree node forwards different requests with the ranks that make them") {
   Controller tree_node(1, 5, tree_of(2)), three(3, 5, tree_of(2)), four(4, 5, tree_of(2));
   three.submit(of_kind(Kind::kAllgather, "x", {3}), 0);
   four.submit(of_kind(Kind::kAllgather, "x", {4}), 0);
@@ -85,7 +85,7 @@ TEST_CASE("a tree node passes requests that differ on with the ranks that make t
   CHECK(requests.full[1].ranks == std::vector<int>{4});
 }
 
-TEST_CASE("a tree node's bit means that all below have set theirs") {
+TEST_CASE("a tree node sets a bit when all ranks below have set theirs") {
   World world(7, tree_of(2));
   world.submit_all(sum_of("x"));
   world.deliver_all();
@@ -96,7 +96,7 @@ TEST_CASE("a tree node's bit means that all below have set theirs") {
   for (int rank = 0; rank < 7; ++rank) CHECK(world.responses(rank).size() == 2);
 }
 
-TEST_CASE("a subtree without members hears nothing of a set") {
+TEST_CASE("a subtree without members receives no messages of a set") {
   World world(7, tree_of(2));  // 1: 3 4, 2: 5 6
   world.submit_all(about(Kind::kAddSet, "add", {2, 5}));
   world.deliver_all();
@@ -107,7 +107,8 @@ TEST_CASE("a subtree without members hears nothing of a set") {
 }
 
 TEST_CASE(
-    "what only some of a subtree ask for goes up in time for the warning, or after a departure") {
+    "requests of only some ranks of a subtree are forwarded before the warning, or when a rank "
+    "leaves") {
   ControllerOptions options = tree_of(2);
   options.stall_warning_ns = 100;
   Controller tree_node(1, 5, options);

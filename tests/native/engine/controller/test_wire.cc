@@ -66,7 +66,7 @@ std::string sample_responses() {
 
 }  // namespace
 
-TEST_CASE("wire: what is asked for survives the way") {
+TEST_CASE("wire: a request list is read as it was written") {
   const auto got = decode_requests(encode(sample_asks()));
   REQUIRE(got.is_ok());
   const RequestList& requests = got.value();
@@ -83,7 +83,7 @@ TEST_CASE("wire: what is asked for survives the way") {
   CHECK(requests.full[1].request.kind == Kind::kLeave);
 }
 
-TEST_CASE("wire: something that was asked for before takes one bit") {
+TEST_CASE("wire: a repeated request takes one bit") {
   RequestList requests;
   const std::size_t nothing = encode(requests).size();
   requests.slots = {1};
@@ -95,7 +95,7 @@ TEST_CASE("wire: something that was asked for before takes one bit") {
   CHECK(encode(requests).size() == one);  // wherever they lie
 }
 
-TEST_CASE("wire: a response list survives the way") {
+TEST_CASE("wire: a response list is read as it was written") {
   const auto got = decode_responses(sample_responses());
   REQUIRE(got.is_ok());
   REQUIRE(got.value().size() == 3);
@@ -126,7 +126,7 @@ TEST_CASE("wire: a response list survives the way") {
   CHECK(item.message.version == 12);
 }
 
-TEST_CASE("wire: new parameters survive the way") {
+TEST_CASE("wire: new parameters are read as they were written") {
   ResponseMessage message;
   message.response.kind = Kind::kTune;
   message.response.tunables = {1 << 20, 2500, false, true, false};
@@ -142,7 +142,7 @@ TEST_CASE("wire: new parameters survive the way") {
   CHECK_FALSE(tunables.cache);
 }
 
-TEST_CASE("wire: every truncation, every wrong tag and everything behind the end is refused") {
+TEST_CASE("wire: every truncation, wrong tag and trailing byte is refused") {
   const std::string requests = encode(sample_asks());
   const std::string responses = sample_responses();
   for (std::size_t n = 0; n < requests.size(); ++n)
@@ -157,7 +157,7 @@ TEST_CASE("wire: every truncation, every wrong tag and everything behind the end
   CHECK(decode_requests(requests.substr(0, 1)).status().code == Code::kInternal);
 }
 
-TEST_CASE("wire: requests that the engine could not rely on are refused") {
+TEST_CASE("wire: requests with invalid fields are refused") {
   const auto refused = [](const Request& request) {
     RequestList requests;
     requests.full = {{request, {}}};
@@ -208,7 +208,7 @@ TEST_CASE("wire: requests that the engine could not rely on are refused") {
   CHECK(refused(request));
 }
 
-TEST_CASE("wire: slots that no cache has are refused") {
+TEST_CASE("wire: slots outside the cache are refused") {
   std::string items;
   append_cached(items, {kMostSlots});
   CHECK_FALSE(decode_responses(response_list_of(items, 1)));

@@ -122,7 +122,7 @@ struct FakeDevice {
     log_.push_back(what);
   }
   // What the core has asked for since the last time, in order.
-  std::vector<std::string> told() {
+  std::vector<std::string> calls() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return std::exchange(log_, {});
   }

@@ -43,7 +43,7 @@ TEST_CASE("device: allreduce, in place and into other memory, every operator") {
   }
 }
 
-TEST_CASE("device: allgather gives device memory, also none, single and grouped") {
+TEST_CASE("device: allgather returns device memory, also of no rows, single and grouped") {
   for (const int size : kSizes) {
     FakeMachine machine(size);
     Engines engines = engines_on(machine, size);
@@ -117,7 +117,7 @@ TEST_CASE("device: broadcast, alltoall and reducescatter") {
   }
 }
 
-TEST_CASE("device: operations come behind the events of all their tensors, and nothing else") {
+TEST_CASE("device: operations wait for the events of their tensors, and for nothing else") {
   FakeMachine machine(2);
   Engines engines =
       engines_on(machine, 2, {{"cycle_time_ms", "60000"}, {"fusion_threshold", "64"}});
@@ -132,12 +132,12 @@ TEST_CASE("device: operations come behind the events of all their tensors, and n
     check_given(outcome_of(engine, second));
     CHECK(a.values() == std::vector<float>(8, 2.0F));
     CHECK(b.values() == std::vector<float>(8, 4.0F));
-    CHECK(machine[rank].told() ==
+    CHECK(machine[rank].calls() ==
           std::vector<std::string>{"open",
                                    "begin 0 set 0 bytes 64: device 0 stream 17 device 0 stream 18",
                                    "allreduce of 2 on 0", "end"});
     CHECK(outcome.event->stream_wait(stream_of(19)).is_ok());
-    CHECK(machine[rank].told() == std::vector<std::string>{"stream 19 follows operation 0"});
+    CHECK(machine[rank].calls() == std::vector<std::string>{"stream 19 follows operation 0"});
   });
 }
 
@@ -163,7 +163,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("device: a device that has failed tells so where its result is asked for") {
+TEST_CASE("device: a device's failure is reported where its result is awaited") {
   FakeMachine machine(1);
   Engines engines = engines_on(machine, 1);
   on_every_rank(engines, [&](Engine& engine, int rank) {
@@ -177,7 +177,7 @@ TEST_CASE("device: a device that has failed tells so where its result is asked f
   });
 }
 
-TEST_CASE("device: host tensors know nothing of it, and nobody else's thread begins on a device") {
+TEST_CASE("device: host tensors do not use it, and only the background thread starts device work") {
   FakeMachine machine(2);
   Engines engines = engines_on(machine, 2);
   on_every_rank(engines, [&](Engine& engine, int rank) {
@@ -185,7 +185,7 @@ TEST_CASE("device: host tensors know nothing of it, and nobody else's thread beg
     auto values = small_numbers<float>(rank, 5);
     const Outcome outcome = run(engine, request_for<float>("h", 5), {in_place(values)});
     CHECK((outcome.event == nullptr));
-    CHECK(machine[rank].told().empty());  // not even loaded
+    CHECK(machine[rank].calls().empty());  // not even loaded
     const auto by_callers = engine.counters().caller_runs.load();
     const auto fast_paths = engine.counters().fast_paths.load();
     const FakeTensor<float> tensor(0, small_numbers<float>(rank, 5));
@@ -200,7 +200,7 @@ TEST_CASE("device: host tensors know nothing of it, and nobody else's thread beg
   });
 }
 
-TEST_CASE("device: the timeline's phases name what the device does it with") {
+TEST_CASE("device: the timeline's phases name the backend") {
   FakeMachine machine(1);
   Engines engines = engines_on(machine, 1);
   on_every_rank(engines, [&](Engine& engine, int /*rank*/) {
@@ -214,7 +214,7 @@ TEST_CASE("device: the timeline's phases name what the device does it with") {
   });
 }
 
-TEST_CASE("device: a timeline's bars end when the device has done it, not when it was given") {
+TEST_CASE("device: a timeline's bars end when the device is done, not at the submission") {
   constexpr std::int64_t kStep = 1'000'000'000;
   FakeMachine machine(1);
   machine[0].span_ns = kStep;
@@ -256,7 +256,7 @@ TEST_CASE("device: a timeline's bars end when the device has done it, not when i
   CHECK_FALSE(machine[0].aborted);
 }
 
-TEST_CASE("device: what is part of a graph lasts as long as giving it did") {
+TEST_CASE("device: the bar of a captured operation lasts as long as its submission") {
   FakeMachine machine(1);
   machine[0].span_ns = 1'000'000'000;
   Engines engines = engines_on(machine, 1);
@@ -273,7 +273,7 @@ TEST_CASE("device: what is part of a graph lasts as long as giving it did") {
   engine.stop_timeline();
 }
 
-TEST_CASE("device: what the devices say of their times is counted, also after the end") {
+TEST_CASE("device: times that devices report are counted, also after shutdown") {
   FakeMachine machine(1);
   machine[0].busy_ns = 700;
   machine[0].exposed_ns = 300;

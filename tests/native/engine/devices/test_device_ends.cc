@@ -17,7 +17,7 @@ Status refusal_of(Engine& engine, const Request& request) {
 
 }  // namespace
 
-TEST_CASE("device: without an accelerator the call is refused, does not count, and nobody hears") {
+TEST_CASE("device: without an accelerator the call is refused and sends no message") {
   FakeMachine machine(2);
   for (int rank = 0; rank < 2; ++rank) machine[rank].missing = "the fake has no driver";
   Engines engines = engines_on(machine, 2);
@@ -31,7 +31,7 @@ TEST_CASE("device: without an accelerator the call is refused, does not count, a
             "the CPU first (tensor.cpu())");
       CHECK(engine.has_accelerator().message == status.message);
       CHECK(engine.why_not_on(0) == "the fake has no driver");
-      CHECK(machine[rank].told() == std::vector<std::string>{"open"});
+      CHECK(machine[rank].calls() == std::vector<std::string>{"open"});
       CHECK(engine.pending().empty());
     }
     auto values = small_numbers<float>(rank, kCount);
@@ -40,7 +40,7 @@ TEST_CASE("device: without an accelerator the call is refused, does not count, a
   });
 }
 
-TEST_CASE("device: tensors of one request are on one device, and it exists") {
+TEST_CASE("device: tensors of one request must be on one existing device") {
   FakeMachine machine(1);
   Engines engines = engines_on(machine, 1);
   on_every_rank(engines, [&](Engine& engine, int /*rank*/) {
@@ -64,7 +64,9 @@ TEST_CASE("device: tensors of one request are on one device, and it exists") {
   });
 }
 
-TEST_CASE("device: on the host here, on a device there: told to all, and all go on") {
+TEST_CASE(
+    "device: on the host of one rank, on a device of another: an error on all ranks, all "
+    "continue") {
   FakeMachine machine(3);
   Engines engines = engines_on(machine, 3);
   on_every_rank(engines, [&](Engine& engine, int rank) {
@@ -86,7 +88,7 @@ TEST_CASE("device: on the host here, on a device there: told to all, and all go 
   });
 }
 
-TEST_CASE("device: no device memory for a result on one rank fails it on all, and all go on") {
+TEST_CASE("device: no device memory for a result on one rank fails it on all ranks, all continue") {
   FakeMachine machine(3);
   Engines engines = engines_on(machine, 3);
   on_every_rank(engines, [&](Engine& engine, int rank) {
@@ -108,12 +110,12 @@ TEST_CASE("device: no device memory for a result on one rank fails it on all, an
     CHECK(machine[rank].in_use == 1);
   });
   for (int rank = 0; rank < 3; ++rank) {  // what begins ends
-    const auto log = machine[rank].told();
+    const auto log = machine[rank].calls();
     CHECK(std::count(log.begin(), log.end(), "end") == 2);
   }
 }
 
-TEST_CASE("device: no memory for its share is told to the rank that has none, and all go on") {
+TEST_CASE("device: no memory for a share is an error on that rank, all ranks continue") {
   FakeMachine machine(3);
   machine[2].room = 16;
   Engines engines = engines_on(machine, 3);
@@ -150,7 +152,7 @@ TEST_CASE(
     CHECK(outcome.status.message == "rank 1: the fake cannot launch");
     CHECK(outcome.status.rank == 1);
     CHECK((outcome.event == nullptr));
-    CHECK(has(machine[rank].told(), "abandon"));  // before anybody is told
+    CHECK(has(machine[rank].calls(), "abandon"));  // before any rank is notified
   });
 }
 
@@ -170,18 +172,18 @@ TEST_CASE(
     if (rank == 1) engine.abort("enough");
     const auto waits = engine.enqueue(plain_request(Kind::kBarrier, "never"), {});
     if (waits.is_ok()) CHECK(outcome_of(engine, waits.value()).status.code == Code::kAborted);
-    CHECK(has(machine[rank].told(), "abandon"));
+    CHECK(has(machine[rank].calls(), "abandon"));
     CHECK(done.event->query().value());
     CHECK(done.event->stream_wait(nullptr).is_ok());
     CHECK(lost.event->stream_wait(nullptr).message == "Rank 1 failed: enough");
     CHECK(lost.event->query().status().rank == 1);
     engine.shutdown();
     CHECK(lost.event->stream_wait(nullptr).code == Code::kAborted);
-    CHECK(machine[rank].told().back() == "gone");
+    CHECK(machine[rank].calls().back() == "gone");
   });
 }
 
-TEST_CASE("device: in peace an engine leaves when its device and those that use it are done") {
+TEST_CASE("device: an orderly shutdown waits for the device and its users") {
   FakeMachine machine(2);
   Engines engines = engines_on(machine, 2);
   std::vector<Outcome> outcomes(2);
@@ -195,11 +197,11 @@ TEST_CASE("device: in peace an engine leaves when its device and those that use 
                    {{tensor.data(), nullptr, kCount}});
     std::thread leaving([&] { engine.shutdown(); });
     while (machine[rank].looks == 0) std::this_thread::yield();
-    CHECK_FALSE(has(machine[rank].told(), "abandon"));
+    CHECK_FALSE(has(machine[rank].calls(), "abandon"));
     machine[rank].held = false;
     machine[rank].busy = false;
     leaving.join();
-    CHECK(machine[rank].told() == std::vector<std::string>{"abandon", "gone"});
+    CHECK(machine[rank].calls() == std::vector<std::string>{"abandon", "gone"});
     CHECK(outcome.event->query().value());
     CHECK(outcome.event->stream_wait(nullptr).is_ok());
   });
@@ -216,7 +218,7 @@ TEST_CASE("device: in peace an engine leaves when its device and those that use 
   CHECK(machine[1].in_use == 0);
 }
 
-TEST_CASE("device: calls after the end are told of the end") {
+TEST_CASE("device: calls after shutdown get its error") {
   FakeMachine machine(1);
   Engines engines = engines_on(machine, 1);
   const FakeTensor<float> tensor(0, std::vector<float>(kCount));
@@ -225,7 +227,7 @@ TEST_CASE("device: calls after the end are told of the end") {
   const Outcome outcome =
       give(*engines[0], device_request<float>("x", kCount, 0), {in_place(tensor, kCount)});
   CHECK(outcome.status.code == Code::kShutdown);
-  CHECK(machine[0].told().empty());
+  CHECK(machine[0].calls().empty());
 }
 
 }  // namespace hvd::test

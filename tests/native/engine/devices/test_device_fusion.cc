@@ -67,7 +67,7 @@ void agree(Engine& engine, int rank) {
 
 std::vector<std::string> reductions_in(FakeDevice& device) {
   std::vector<std::string> all;
-  for (const std::string& line : device.told())
+  for (const std::string& line : device.calls())
     if (line.rfind("allreduce", 0) == 0) all.push_back(line);
   return all;
 }
@@ -76,7 +76,8 @@ using Lines = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("device: while one is in flight 160 gradients wait, and go as one when it is done") {
+TEST_CASE(
+    "device: with one operation in flight 160 gradients are held, and start as one afterwards") {
   FakeMachine machine(3);
   machine[0].held = true;  // rank 0 decides, by its own
   Engines engines = engines_that_hold(3, kForEverNs);
@@ -110,7 +111,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("device: what is in flight may be waiting for what is held, which goes after a time") {
+TEST_CASE("device: operations in flight may wait for held ones, which start after a time") {
   FakeMachine machine(2);
   machine[0].held = true;  // for ever
   Engines engines = engines_that_hold(2, 1'000'000);
@@ -157,7 +158,8 @@ TEST_CASE("device: nothing is held while a graph is captured") {
   });
 }
 
-TEST_CASE("device: an engine that ends answers what is held, in peace by carrying it out") {
+TEST_CASE(
+    "device: an engine that ends answers held operations, in an orderly shutdown with results") {
   for (const bool in_peace : {true, false}) {
     CAPTURE(in_peace);
     FakeMachine machine(2);

@@ -1,5 +1,5 @@
-// A device that does not do what it was given: it is pending, told of, and the end of the engine in
-// the end. What is due when is tried in a time of its own.
+// A device that does not complete its operations: they are pending, reported, and finally the end of
+// the engine. Deadlines are tested in virtual time.
 #include <doctest/doctest.h>
 
 #include "device_engines.h"
@@ -56,7 +56,7 @@ DeviceRules rules(double warning_s, double deadline_s) {
 
 }  // namespace
 
-TEST_CASE("device: what its device has not done is pending") {
+TEST_CASE("device: operations that the device has not completed are pending") {
   FakeMachine machine(2);
   Engines engines = engines_on(machine, 2);
   on_every_rank(engines, [&](Engine& engine, int rank) {
@@ -77,7 +77,7 @@ TEST_CASE("device: what its device has not done is pending") {
   });
 }
 
-TEST_CASE("device: A23 a device that hangs is the end on all ranks, with what hangs and where") {
+TEST_CASE("device: A23 a device that hangs ends all ranks, with the operation and the rank") {
   FakeMachine machine(2);
   Engines engines = engines_on(
       machine, 2, [](int rank) { return Table{{"gpu_timeout_s", rank == 1 ? "0.02" : "0"}}; });
@@ -96,12 +96,12 @@ TEST_CASE("device: A23 a device that hangs is the end on all ranks, with what ha
                               "(HVD_GPU_TIMEOUT)") != std::string::npos);
     const auto late = engine.enqueue(plain_request(Kind::kBarrier, "late"), {});
     if (late.is_ok()) CHECK(outcome_of(engine, late.value()).status.message == status.message);
-    CHECK(has(machine[rank].told(), "abandon"));
+    CHECK(has(machine[rank].calls(), "abandon"));
     CHECK(outcome.event->stream_wait(nullptr).message == status.message);
   });
 }
 
-TEST_CASE("device: an operation that does not even get to its device has the same deadline") {
+TEST_CASE("device: an operation that does not reach its device has the same deadline") {
   FakeMachine machine(2);
   machine[1].stuck = true;
   Engines engines = engines_on(machine, 2, [](int rank) {
@@ -121,7 +121,7 @@ TEST_CASE("device: an operation that does not even get to its device has the sam
   });
 }
 
-TEST_CASE("device: what is in flight is all from the first that is not done") {
+TEST_CASE("device: in flight are all operations from the first incomplete one") {
   Watched watched(rules(60, 600));
   CHECK(watched.outstanding.in_flight(kStart).operations == 0);
   std::vector<FakeDevicePtr> devices;
@@ -139,7 +139,7 @@ TEST_CASE("device: what is in flight is all from the first that is not done") {
   CHECK(watched.outstanding.in_flight(kStart + 3 * kSecond).operations == 0);
 }
 
-TEST_CASE("device: a warning in every warning time, and an end at the deadline") {
+TEST_CASE("device: a warning in every warning period, and an error at the deadline") {
   Watched watched(rules(60, 600));
   CHECK(watched.outstanding.check_interval() == 15 * kSecond);
   watched.give(kStart);
@@ -147,7 +147,7 @@ TEST_CASE("device: a warning in every warning time, and an end at the deadline")
   std::int64_t now = kStart;
   const Status overdue = watched.look_on(now, kStart + 3600 * kSecond, &warned);
   CHECK(warned == std::vector<std::int64_t>{60, 120, 180, 240, 300, 360, 420, 480, 540, 600});
-  CHECK(now == kStart + 615 * kSecond);  // its inputs were there: others are told first
+  CHECK(now == kStart + 615 * kSecond);  // its inputs existed: other ranks get the error first
   CHECK(overdue.code == Code::kStalled);
   CHECK(overdue.rank == -1);
   CHECK(overdue.message ==
@@ -155,7 +155,7 @@ TEST_CASE("device: a warning in every warning time, and an end at the deadline")
         "the device of a rank where something hangs (HVD_GPU_TIMEOUT)");
 }
 
-TEST_CASE("device: the rank whose inputs do not come is told before those that wait for it") {
+TEST_CASE("device: the rank without inputs gets its error before the ranks that wait for it") {
   Watched watched(rules(0, 600));
   watched.give(kStart, false);
   CHECK(watched.outstanding.check(kStart + 600 * kSecond - 1).overdue.is_ok());
@@ -166,7 +166,7 @@ TEST_CASE("device: the rank whose inputs do not come is told before those that w
         "with there does not end (HVD_GPU_TIMEOUT)");
 }
 
-TEST_CASE("device: who makes progress has time") {
+TEST_CASE("device: progress extends the deadline") {
   Watched watched(rules(0, 100));
   std::int64_t now = kStart;
   FakeDevicePtr before = watched.give(now);
@@ -182,7 +182,7 @@ TEST_CASE("device: who makes progress has time") {
   CHECK(watched.outstanding.now(now).empty());
 }
 
-TEST_CASE("device: F8 who stood still as well counts anew") {
+TEST_CASE("device: F8 after the process itself was stopped the deadline starts again") {
   Watched watched(rules(0, 100));
   std::int64_t now = kStart;
   watched.give(now);
@@ -192,7 +192,7 @@ TEST_CASE("device: F8 who stood still as well counts anew") {
   CHECK(watched.look_on(now, now + 50 * kSecond).code == Code::kStalled);
 }
 
-TEST_CASE("device: those that are done are not kept, nobody asking") {
+TEST_CASE("device: completed operations are not kept if nothing queries them") {
   Watched watched(rules(60, 600));
   std::vector<FakeDevicePtr> devices;
   for (int i = 0; i < 1000; ++i) {
@@ -206,7 +206,7 @@ TEST_CASE("device: those that are done are not kept, nobody asking") {
   CHECK(watched.outstanding.check(kStart + 3600 * kSecond).overdue.is_ok());
 }
 
-TEST_CASE("device: no times, no looks") {
+TEST_CASE("device: without limits the devices are not checked") {
   CHECK(Outstanding(rules(0, 0)).check_interval() < 0);
   CHECK(Outstanding(rules(0, 8)).check_interval() == 2 * kSecond);
   CHECK(Outstanding(rules(8, 0)).check_interval() == 2 * kSecond);

@@ -44,7 +44,7 @@ std::vector<float> tripled(ReduceOp op) {
 
 }  // namespace
 
-TEST_CASE("device: what is fused lies on one device on every rank, whatever rank 0's are") {
+TEST_CASE("device: fused operations are on one device on every rank, whatever rank 0's are") {
   constexpr int kTensors = 6;
   // Fused when all of them are there; the second and later rounds by the cache.
   const Table table{{"cycle_time_ms", "60000"},
@@ -69,7 +69,7 @@ TEST_CASE("device: what is fused lies on one device on every rank, whatever rank
                          reduced<float>({i, i + 1, i + 2}, kCount, ReduceOp::kSum)));
       }
       // The even ones together, and the odd ones: rank 1 has them on two devices.
-      CHECK(operations_in(machine[rank].told()) == 2);
+      CHECK(operations_in(machine[rank].calls()) == 2);
     }
     CHECK(engine.counters().cached.load() > 0);
   });
@@ -86,13 +86,13 @@ TEST_CASE(
       CHECK(give(engine, device_request<float>("x", kCount, device), {in_place(tensor, kCount)})
                 .status.message == "");
       CHECK(same_bytes(tensor.values(), reduced<float>({0, 1}, kCount, ReduceOp::kSum)));
-      const auto log = machine[rank].told();
+      const auto log = machine[rank].calls();
       CHECK(std::count(log.begin(), log.end(), "allreduce of 1 on " + std::to_string(device)) == 1);
     }
   });
 }
 
-TEST_CASE("device: a rank that has joined stands in on a device, with no factor of its own") {
+TEST_CASE("device: a joined rank takes part on a device, without a factor") {
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
     CAPTURE(name_of(op));
     FakeMachine machine(3);
@@ -100,7 +100,7 @@ TEST_CASE("device: a rank that has joined stands in on a device, with no factor 
     on_every_rank(engines, [&](Engine& engine, int rank) {
       if (rank == 1) {
         join(engine);
-        CHECK(machine[rank].told() ==
+        CHECK(machine[rank].calls() ==
               std::vector<std::string>{"open", "begin -2 set 0 bytes 160:", "fill 40",
                                        "allreduce of 1 on 1", "end"});
         CHECK(machine[rank].in_use == 0);
@@ -112,13 +112,13 @@ TEST_CASE("device: a rank that has joined stands in on a device, with no factor 
       request.prescale = -3;
       CHECK(give(engine, request, {in_place(tensor, kCount)}).status.message == "");
       CHECK(tensor.values() == tripled(op));
-      CHECK(has(machine[rank].told(), "allreduce of 1 on 0 times -3"));
+      CHECK(has(machine[rank].calls(), "allreduce of 1 on 0 times -3"));
       join(engine);
     });
   }
 }
 
-TEST_CASE("device: a rank stands in for all of an operation or for nothing of it") {
+TEST_CASE("device: a joined rank takes part in all of an operation or in nothing of it") {
   // Fused when both are there, were it not for rank 1, which has asked for x only.
   const Table table{{"cycle_time_ms", "60000"},
                     {"fusion_threshold", std::to_string(2 * kCount * 4)}};
@@ -137,7 +137,7 @@ TEST_CASE("device: a rank stands in for all of an operation or for nothing of it
     for (const std::int64_t handle : handles) {
       CHECK(outcome_of(engine, handle).status.message == "");
     }
-    CHECK(operations_in(machine[rank].told()) == 2);
+    CHECK(operations_in(machine[rank].calls()) == 2);
     if (rank < 2) {
       CHECK(same_bytes(x.values(), reduced<float>({0, 1}, kCount, ReduceOp::kSum, 1, 2)));
     }
@@ -148,7 +148,7 @@ TEST_CASE("device: a rank stands in for all of an operation or for nothing of it
   });
 }
 
-TEST_CASE("device: a joined rank without a device ends the others' operation by its name") {
+TEST_CASE("device: the other ranks' error names a joined rank without a device") {
   FakeMachine machine(2);
   machine[1].missing = "the fake has no driver";
   Engines engines = engines_on(machine, 2);
@@ -164,7 +164,7 @@ TEST_CASE("device: a joined rank without a device ends the others' operation by 
   });
 }
 
-TEST_CASE("device: no device memory to stand in fails the operation on the others, and all go on") {
+TEST_CASE("device: a joined rank without device memory fails the others' operation, all continue") {
   FakeMachine machine(2);
   machine[1].room = 100;
   Engines engines = engines_on(machine, 2);

@@ -47,7 +47,7 @@ float* element(const Buffer& buffer, std::size_t index) {
 
 }  // namespace
 
-TEST_CASE("device shared: reduced in place by address, whatever the numbers of the devices") {
+TEST_CASE("device shared: reduced in place by address, for any numbers of the devices") {
   for (const int size : {2, 3}) {
     FakeMachine machine(size);
     Engines engines = engines_on(machine, size);
@@ -59,7 +59,7 @@ TEST_CASE("device shared: reduced in place by address, whatever the numbers of t
       const Buffer& buffer = *given.outputs.front();
       CHECK(buffer.device == device);
       CHECK(buffer.bytes == kCount * sizeof(float));
-      machine[rank].told();
+      machine[rank].calls();
       for (int round = 0; round < 3; ++round) {  // agreed on, then by its slot of the cache
         write(buffer, small_numbers<float>(rank, kCount));
         Request request = request_for<float>("views", 300);
@@ -70,17 +70,17 @@ TEST_CASE("device shared: reduced in place by address, whatever the numbers of t
                  {{element(buffer, 0), element(buffer, 0), 300}, {second, second, 700}});
         CHECK(outcome.status.message == "");
         CHECK(same_bytes(read(buffer), reduced<float>(first_ranks(size), kCount, ReduceOp::kSum)));
-        CHECK(has(machine[rank].told(), "shared allreduce of 2 on " + std::to_string(device)));
+        CHECK(has(machine[rank].calls(), "shared allreduce of 2 on " + std::to_string(device)));
       }
       Request release = plain_request(Kind::kRelease);
       release.sizes = {given.number};
       CHECK(run(engine, release).status.message == "");
-      CHECK(machine[rank].told() == std::vector<std::string>{"drain", "release"});
+      CHECK(machine[rank].calls() == std::vector<std::string>{"drain", "release"});
       // The address is no region's any more.
       CHECK(give(engine, device_request<float>("after", kCount, device),
                  {{element(buffer, 0), element(buffer, 0), kCount}})
                 .status.message == "");
-      CHECK(has(machine[rank].told(), "allreduce of 1 on " + std::to_string(device)));
+      CHECK(has(machine[rank].calls(), "allreduce of 1 on " + std::to_string(device)));
     });
   }
 }
@@ -97,11 +97,11 @@ TEST_CASE(
     const Buffer& buffer = *given.outputs.front();
     const std::size_t at = rank == 0 ? 0 : 100;
     write(buffer, std::vector<float>(kCount, static_cast<float>(rank + 1)));
-    machine[rank].told();
+    machine[rank].calls();
     CHECK(give(engine, device_request<float>("elsewhere", 50, 0),
                {{element(buffer, at), element(buffer, at), 50}})
               .status.message == "");
-    CHECK(has(machine[rank].told(), "allreduce of 1 on 0"));
+    CHECK(has(machine[rank].calls(), "allreduce of 1 on 0"));
     CHECK(read(buffer)[at + 49] == 6);
     Request pair = plain_request(Kind::kAddSet);
     pair.sizes = {0, 2};
@@ -112,12 +112,12 @@ TEST_CASE(
     CHECK(
         give(engine, request, {{element(buffer, 500), element(buffer, 500), 10}}).status.message ==
         "");
-    CHECK(has(machine[rank].told(), "allreduce of 1 on 0"));
+    CHECK(has(machine[rank].calls(), "allreduce of 1 on 0"));
     CHECK(read(buffer)[509] == 4);
   });
 }
 
-TEST_CASE("device shared: a rank that has joined takes part in making it") {
+TEST_CASE("device shared: a joined rank takes part in the allocation") {
   FakeMachine machine(2);
   Engines engines = engines_on(machine, 2);
   on_every_rank(engines, [&](Engine& engine, int rank) {
@@ -136,7 +136,7 @@ TEST_CASE("device shared: a rank that has joined takes part in making it") {
   });
 }
 
-TEST_CASE("device shared: a joined rank without a device ends the others' call by its name") {
+TEST_CASE("device shared: the other ranks' error names a joined rank without a device") {
   FakeMachine machine(2);
   machine[1].missing = "the fake has no driver";
   Engines engines = engines_on(machine, 2);
@@ -166,7 +166,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("device shared: memory of the host here and of a device there is a mismatch") {
+TEST_CASE("device shared: host memory on one rank and device memory on another is a mismatch") {
   FakeMachine machine(2);
   Engines engines = engines_on(machine, 2);
   on_every_rank(engines, [&](Engine& engine, int rank) {

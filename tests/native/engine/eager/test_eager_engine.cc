@@ -67,7 +67,7 @@ TEST_CASE("eager: hosts of one rank each send a small sum before they agree on i
   }
 }
 
-TEST_CASE("eager: the same bytes as by agreement, whoever calls it how") {
+TEST_CASE("eager: the same bytes as by agreement, with every kind of call") {
   Engines engines = apart(3);
   std::vector<std::vector<float>> sums(3);
   on_every_rank(engines, [&](Engine& engine, int rank) {
@@ -91,7 +91,7 @@ TEST_CASE("eager: the same bytes as by agreement, whoever calls it how") {
   CHECK(same_bytes(sums[0], sums[2]));
 }
 
-TEST_CASE("eager: who gives up waiting leaves the round to the background thread") {
+TEST_CASE("eager: a caller that stops waiting leaves the round to the background thread") {
   Engines engines = apart(2);
   on_every_rank(engines, [&](Engine& engine, int rank) {
     auto values = small_numbers<float>(rank, 100);
@@ -113,7 +113,7 @@ TEST_CASE("eager: who gives up waiting leaves the round to the background thread
   });
 }
 
-TEST_CASE("eager: several threads of a rank, and what is not a small sum") {
+TEST_CASE("eager: several threads of a rank, and operations that are no small sums") {
   constexpr int kSize = 2;
   Engines engines = apart(kSize);
   on_every_rank(engines, [&](Engine& engine, int rank) {

@@ -137,7 +137,7 @@ TEST_CASE("explored: two ranks in calls for the same sums") {
   check({kWaits, kWaits}, true, kOrders);
 }
 
-TEST_CASE("explored: two ranks, one of which goes on with the same sum") {
+TEST_CASE("explored: two ranks, one of which continues with the same sum") {
   const Script first{goes_on("x"), waits("x")}, last{waits("x"), goes_on("x")};
   for (const auto& [other, rounds] : {std::pair(first, false), std::pair(last, true)}) {
     check({kTwo, other}, rounds);
@@ -145,7 +145,7 @@ TEST_CASE("explored: two ranks, one of which goes on with the same sum") {
   }
 }
 
-TEST_CASE("explored: two ranks that ask for two sums in another order") {
+TEST_CASE("explored: two ranks that request two sums in another order") {
   const Script one{waits("x"), waits("y")}, other{goes_on("y"), waits("x")};
   check({one, other}, false);
   check({other, one}, false);
@@ -188,7 +188,7 @@ TEST_CASE("explored: three ranks in a call for the same sum" * doctest::test_sui
   check({{waits("x")}, {waits("x")}, {waits("x")}});
 }
 
-TEST_CASE("explored: some of the orders of three ranks, one of which does something else") {
+TEST_CASE("explored: some orders of three ranks, one of which requests another operation") {
   check({kWaits, kWaits, kWaits}, true, kOrders);
   check({kWaits, kWaits, {waits("x"), leaves()}}, true, kOrders);
   check({{waits("x"), leaves()}, kWaits, kWaits}, true, kOrders);

@@ -24,13 +24,13 @@ void exchange(EagerWorld& world) {
 
 }  // namespace
 
-TEST_CASE("an eager round: the data are the agreement, no message is waited for") {
+TEST_CASE("an eager round: the data are the agreement, without further messages") {
   for (const int size : {2, 3, 8}) {
     EagerWorld world(std::vector<Script>(static_cast<std::size_t>(size), {waits("x"), waits("x")}));
     for (int rank = 0; rank < size; ++rank) world.call(rank);
     exchange(world);  // and nothing else
     for (int rank = 0; rank < size; ++rank) CHECK(world.done(rank) == Done{"x"});
-    // Each rank but rank 0 has told rank 0, which answers nothing, also where it hears of it late.
+    // Each rank but rank 0 has notified rank 0, which does not answer, also to a late message.
     CHECK(world.letters == static_cast<std::size_t>(size - 1));
     world.deliver_all();
     CHECK(world.letters == static_cast<std::size_t>(size - 1));
@@ -42,7 +42,7 @@ TEST_CASE("an eager round: the data are the agreement, no message is waited for"
   }
 }
 
-TEST_CASE("an eager round: who comes late finds the data of the others there") {
+TEST_CASE("an eager round: a late rank finds the data of the other ranks") {
   for (const int late : {0, 1, 2}) {
     EagerWorld world(std::vector<Script>(3, {waits("x")}));
     for (int rank = 0; rank < 3; ++rank) {
@@ -57,7 +57,7 @@ TEST_CASE("an eager round: who comes late finds the data of the others there") {
   }
 }
 
-TEST_CASE("an eager round is dead where a rank asks for something else, and all ask rank 0") {
+TEST_CASE("an eager round is cancelled if a rank requests another operation, and all ask rank 0") {
   for (const int other : {0, 1}) {
     std::vector<Script> scripts(2, {waits("x"), waits("y"), waits("x")});
     scripts[static_cast<std::size_t>(other)] = {goes_on("y"), waits("x"), waits("x")};
@@ -69,7 +69,7 @@ TEST_CASE("an eager round is dead where a rank asks for something else, and all 
   }
 }
 
-TEST_CASE("an eager round is dead where two ranks have sent for different sums") {
+TEST_CASE("an eager round is cancelled if two ranks have sent data of different sums") {
   EagerWorld world({{waits("x")}, {waits("y")}});
   world.call(0);
   world.call(1);
@@ -84,7 +84,7 @@ TEST_CASE("an eager round is dead where two ranks have sent for different sums")
   CHECK(world.wrong == "");
 }
 
-TEST_CASE("an eager round that another thread's call overtakes is ended by its word") {
+TEST_CASE("an eager round that another thread's call overtakes ends by its end message") {
   // Rank 0 is bound; rank 1 comes later.
   EagerWorld world({{waits("x")}, {waits("x")}});
   world.call(0);
@@ -99,7 +99,7 @@ TEST_CASE("an eager round that another thread's call overtakes is ended by its w
   CHECK(std::count(world.done(0).begin(), world.done(0).end(), "(x)") == 1);
 }
 
-TEST_CASE("an eager round: data that cross the word that it is over count") {
+TEST_CASE("an eager round: data that cross the end message count") {
   EagerWorld world({{waits("x")}, {waits("x")}});
   world.call(0);
   world.submit(0, "y");  // void is on its way
@@ -115,7 +115,7 @@ TEST_CASE("an eager round: data that cross the word that it is over count") {
   CHECK(world.wrong == "");
 }
 
-TEST_CASE("an eager round: rank 0 does not wait for ever for who computes") {
+TEST_CASE("an eager round: rank 0 does not wait without limit for a rank that computes") {
   EagerWorld world({{waits("x")}, {waits("x")}});
   world.call(0);
   world.deliver_all();
@@ -129,7 +129,7 @@ TEST_CASE("an eager round: rank 0 does not wait for ever for who computes") {
   CHECK(world.done(1) == Done{"(x)"});
 }
 
-TEST_CASE("an eager round that stalls fails like any request, and the next call takes other data") {
+TEST_CASE("an eager round that stalls fails like any request, and the next call sends new data") {
   constexpr std::int64_t kSecond = 1'000'000'000;
   ControllerOptions options;
   options.stall_warning_ns = kSecond;
@@ -148,14 +148,14 @@ TEST_CASE("an eager round that stalls fails like any request, and the next call 
   world.call(1);
   world.call(2);
   world.deliver_all();
-  CHECK(world.done(2) == Done{"x!"});  // which is told that it was late
+  CHECK(world.done(2) == Done{"x!"});  // whose error says that it was late
   world.call(2);
   world.deliver_all();
   for (int rank = 0; rank < 3; ++rank) CHECK(world.done(rank) == Done{"x!", "(x)"});
   CHECK(world.wrong == "");
 }
 
-TEST_CASE("an eager round: who leaves is not waited for, and what it completed is complete") {
+TEST_CASE("an eager round: does not wait for a rank that leaves; what it completed is complete") {
   EagerWorld world({{waits("x")}, {waits("x"), leaves()}, {waits("x")}});
   for (int rank = 0; rank < 3; ++rank) world.call(rank);
   world.data(0, 1);
@@ -171,7 +171,7 @@ TEST_CASE("an eager round: who leaves is not waited for, and what it completed i
   CHECK(world.wrong == "");
 }
 
-TEST_CASE("an eager round: a leaver fails what it does not take part in") {
+TEST_CASE("an eager round: a rank that leaves fails the sums in which it takes no part") {
   EagerWorld world({{waits("x")}, {leaves()}, {waits("x")}});
   world.call(0);
   world.call(2);
@@ -181,7 +181,7 @@ TEST_CASE("an eager round: a leaver fails what it does not take part in") {
   CHECK(world.done(2) == Done{"x!"});
 }
 
-TEST_CASE("an eager round: a rank is told of what comes behind it when it has completed it") {
+TEST_CASE("an eager round: a rank receives later responses after it has completed the round") {
   EagerWorld world({{waits("x"), leaves()}, {waits("x")}, {waits("x")}});
   for (int rank = 0; rank < 3; ++rank) world.call(rank);
   world.data(1, 0);
@@ -212,7 +212,7 @@ TEST_CASE("eager rounds: ranks that miss each other try less often, and meet aga
   CHECK(world.wrong == "");
 }
 
-TEST_CASE("eager rounds: what was never agreed on, and process sets, go the ordinary way") {
+TEST_CASE("eager rounds: new operations and process sets use the normal path") {
   EagerWorld world(std::vector<Script>(2, {waits("z"), waits("z")}));
   world.settle();
   CHECK(world.done(0) == Done{"(z)", "z"});

@@ -32,7 +32,7 @@ void check_ends_as(Engine& engine, const TaskPtr& task, const std::vector<float>
 
 // Except while the background thread looks whether there is something to do: at its start, and now
 // and then.
-TEST_CASE("begin: alone, it is done at once, and nobody is woken") {
+TEST_CASE("begin: a single operation is done at once, without waking another thread") {
   Engines engines = engines_of(1);
   on_every_rank(engines, [&](Engine& engine, int) {
     std::vector<float> values(4, 2.0F);
@@ -50,7 +50,8 @@ TEST_CASE("begin: alone, it is done at once, and nobody is woken") {
   });
 }
 
-TEST_CASE("begin: what is large, or not the only one under way, is left to others") {
+TEST_CASE(
+    "begin: a large operation, or one beside others in flight, is left to the background thread") {
   Engines engines = engines_of(1);
   on_every_rank(engines, [&](Engine& engine, int) {
     std::vector<float> large(20000, 1.0F), first(4, 1.0F), second(4, 3.0F);
@@ -67,7 +68,7 @@ TEST_CASE("begin: what is large, or not the only one under way, is left to other
   });
 }
 
-TEST_CASE("begin: beside process sets it is left to others") {
+TEST_CASE("begin: with process sets it is left to the background thread") {
   Engines engines = engines_of(2);
   on_every_rank(engines, [&](Engine& engine, int) {
     CHECK(add_set(engine, {0}) > 0);
@@ -78,7 +79,7 @@ TEST_CASE("begin: beside process sets it is left to others") {
   });
 }
 
-TEST_CASE("begin: whoever comes late, it does not wait, and others carry it out") {
+TEST_CASE("begin: does not wait for late ranks; the background thread completes the operation") {
   Engines engines = engines_of(2);
   on_every_rank(engines, [&](Engine& engine, int rank) {
     for (int round = 0; round < 30; ++round) {
@@ -96,7 +97,7 @@ TEST_CASE("begin: whoever comes late, it does not wait, and others carry it out"
   });
 }
 
-TEST_CASE("begin: errors are told by the end, on every rank") {
+TEST_CASE("begin: errors are reported at the wait, on every rank") {
   Engines engines = engines_of(2);
   on_every_rank(engines, [&](Engine& engine, int rank) {
     for (int round = 0; round < 10; ++round) {
@@ -109,7 +110,7 @@ TEST_CASE("begin: errors are told by the end, on every rank") {
   });
 }
 
-TEST_CASE("begin: an engine that ends meanwhile ends what was begun") {
+TEST_CASE("begin: shutdown ends operations that were begun") {
   Engines engines = engines_of(2);
   run_ranks(2, [&](int rank) {
     Engine& engine = *engines[static_cast<std::size_t>(rank)];

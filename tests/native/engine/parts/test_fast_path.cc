@@ -35,7 +35,7 @@ void meet_in_short(Engine& engine) {
 
 }  // namespace
 
-TEST_CASE("fast path: taken by ranks that wait, whatever they call the operation") {
+TEST_CASE("fast path: used by ranks that wait, with any operation name") {
   for (const int size : {1, 2}) {  // as many as there are cores: then ranks look for each other
     Engines engines = engines_of(size);
     on_every_rank(engines, [&](Engine& engine, int) {
@@ -49,7 +49,7 @@ TEST_CASE("fast path: taken by ranks that wait, whatever they call the operation
   }
 }
 
-TEST_CASE("fast path: what small sums give lies beside the word, and nothing else does") {
+TEST_CASE("fast path: operands of small sums are stored beside the word, others are not") {
   for (const int size : {2, 3}) {
     Engines engines = engines_of(size);
     on_every_rank(engines, [&](Engine& engine, int) {
@@ -70,7 +70,7 @@ TEST_CASE("fast path: what small sums give lies beside the word, and nothing els
   }
 }
 
-TEST_CASE("fast path: every kind gives what the long way gives") {
+TEST_CASE("fast path: every kind has the result of the normal path") {
   const int size = 3;
   Engines engines = engines_of(size);
   on_every_rank(engines, [&](Engine& engine, int rank) {
@@ -78,11 +78,11 @@ TEST_CASE("fast path: every kind gives what the long way gives") {
       CHECK(same_bytes(waited_sum(engine, "max", 7, ReduceOp::kMax),
                        reduced<float>(first_ranks(size), 7, ReduceOp::kMax)));
 
-      auto told = small_numbers<float>(rank, 5);
+      auto received = small_numbers<float>(rank, 5);
       Request broadcast = request_for<float>("told", 5, Kind::kBroadcast);
       broadcast.root = i % size;
-      CHECK(run(engine, broadcast, {in_place(told)}).status.message == "");
-      CHECK(same_bytes(told, small_numbers<float>(i % size, 5)));
+      CHECK(run(engine, broadcast, {in_place(received)}).status.message == "");
+      CHECK(same_bytes(received, small_numbers<float>(i % size, 5)));
 
       const auto own = small_numbers<float>(rank, 4);
       const auto gathered = run(engine, request_for<float>("gather", 4, Kind::kAllgather),
@@ -98,7 +98,7 @@ TEST_CASE("fast path: every kind gives what the long way gives") {
   });
 }
 
-TEST_CASE("fast path: counters go on over their end") {
+TEST_CASE("fast path: counters wrap around") {
   EngineOptions options = options_of({});
   options.mesh.first_count = 4294967290U;
   Engines engines;
@@ -114,7 +114,7 @@ TEST_CASE("fast path: counters go on over their end") {
   });
 }
 
-TEST_CASE("fast path: mixed with the long one in any way, nothing is lost or mistaken") {
+TEST_CASE("fast path: mixed with the normal path in any order, no operation is lost or mixed up") {
   const int size = 2;
   for (const unsigned seed : {1U, 2U, 3U}) {
     Engines engines = engines_of(size);
@@ -160,7 +160,7 @@ TEST_CASE("fast path: two threads of each rank") {
   });
 }
 
-TEST_CASE("fast path: ranks that ask for different things learn of it, and go on") {
+TEST_CASE("fast path: ranks that request different operations get an error, and continue") {
   Engines engines = engines_of(2);
   on_every_rank(engines, [&](Engine& engine, int rank) {
     for (int i = 0; i < 20; ++i) {
@@ -174,7 +174,7 @@ TEST_CASE("fast path: ranks that ask for different things learn of it, and go on
   });
 }
 
-TEST_CASE("fast path: not where there are process sets; after them, again") {
+TEST_CASE("fast path: not used while there are process sets") {
   Engines engines = engines_of(2);
   on_every_rank(engines, [&](Engine& engine, int) {
     const int set = add_set(engine, {0}, "one");
@@ -188,7 +188,7 @@ TEST_CASE("fast path: not where there are process sets; after them, again") {
   });
 }
 
-TEST_CASE("fast path: not while a timeline shows who asks when") {
+TEST_CASE("fast path: not used while a timeline records requests") {
   const std::string path = "/tmp/hvd_short_way_" + std::to_string(getpid()) + ".json";
   Engines engines = engines_of(2);
   on_every_rank(engines, [&](Engine& engine, int) {

@@ -16,7 +16,7 @@ bool refused(const Result<std::int64_t>& handle) {
 
 }  // namespace
 
-TEST_CASE("names: one that is not synchronized yet is refused on every rank, every time") {
+TEST_CASE("names: a name in use is refused on every rank, every time") {
   const int size = 3;
   Engines engines = engines_of(size);
   run_ranks(size, [&](int rank) {
@@ -44,7 +44,7 @@ TEST_CASE("names: one that is not synchronized yet is refused on every rank, eve
   });
 }
 
-TEST_CASE("names: one is free again when poll() has said that the operation has ended") {
+TEST_CASE("names: a name is free when poll() has reported the end of its operation") {
   Engines engines = engines_of(2);
   on_every_rank(engines, [&](Engine& engine, int) {
     float first = 1, second = 2;
@@ -60,7 +60,7 @@ TEST_CASE("names: one is free again when poll() has said that the operation has 
   });
 }
 
-TEST_CASE("names: one that a caller waits for at once is free when the operation has ended") {
+TEST_CASE("names: a name of a blocking call is free when the operation has ended") {
   Engines engines = engines_of(2);
   on_every_rank(engines, [&](Engine& engine, int) {
     for (int round = 0; round < 3; ++round) {

@@ -81,7 +81,7 @@ std::string refusal(const std::string& key, const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("options: every key arrives, and nothing else changes its mind") {
+TEST_CASE("options: every key sets its option and no other") {
   const auto nothing = parse_options({});
   REQUIRE(nothing);
   for (const Example& example : examples()) {
@@ -93,7 +93,7 @@ TEST_CASE("options: every key arrives, and nothing else changes its mind") {
   }
 }
 
-TEST_CASE("options: the message about an unknown key names all that there are") {
+TEST_CASE("options: the message about an unknown key lists all keys") {
   const std::string message = refusal("fusion", "1");
   CHECK(message.find("unknown engine option \"fusion\"; known are ") == 0);
   std::string known;
@@ -103,7 +103,7 @@ TEST_CASE("options: the message about an unknown key names all that there are") 
   CHECK(message.substr(message.find("known are ") + 10) == known);
 }
 
-TEST_CASE("options: a value that does not fit is named with what is expected") {
+TEST_CASE("options: an invalid value is reported with the expected one") {
   const std::vector<std::pair<std::string, std::string>> wrong{{"transport", "rdma"},
                                                                {"slots", "many"},
                                                                {"slots", ""},
@@ -145,7 +145,7 @@ TEST_CASE("options: a value that does not fit is named with what is expected") {
   }
 }
 
-TEST_CASE("options: what is set is where the tuner starts, and fixed") {
+TEST_CASE("options: the tuner starts from options that are set, and keeps them") {
   const auto parsed = parse_options({{"fusion_threshold", "77"},
                                      {"cycle_time_ms", "2"},
                                      {"cache_capacity", "0"},
@@ -169,7 +169,8 @@ TEST_CASE("options: what is set is where the tuner starts, and fixed") {
   CHECK_FALSE(nothing.value().controller.tuner.fixed_threshold);
 }
 
-TEST_CASE("options: the agreement tells apart what ranks decide by for themselves, and only that") {
+TEST_CASE(
+    "options: the agreement covers the options by which each rank decides alone, and no others") {
   const auto agreement = [](const std::map<std::string, std::string>& table) {
     const auto parsed = parse_options(table);
     REQUIRE(parsed);

@@ -51,7 +51,7 @@ bool meets(Engine& engine, const Persistent& request, std::size_t count, ReduceO
 
 }  // namespace
 
-TEST_CASE("persistent request: gives what a task gives, on every rank") {
+TEST_CASE("persistent request: has the result of a task, on every rank") {
   for (const int size : {1, 2, 3}) {
     Engines engines = engines_of(size);
     on_every_rank(engines, [&](Engine& engine, int rank) {
@@ -71,7 +71,7 @@ TEST_CASE("persistent request: gives what a task gives, on every rank") {
   }
 }
 
-TEST_CASE("persistent request: its output may lie elsewhere, and a group is one of them") {
+TEST_CASE("persistent request: may have a separate output, and may be a group") {
   Engines engines = engines_of(1);
   on_every_rank(engines, [&](Engine& engine, int) {
     Request group = request_for<float>("group", 4);
@@ -91,7 +91,7 @@ TEST_CASE("persistent request: its output may lie elsewhere, and a group is one 
   });
 }
 
-TEST_CASE("persistent request: counters and trace have it as any operation") {
+TEST_CASE("persistent request: counters and trace record it like any operation") {
   Engines engines = engines_of(1);
   on_every_rank(engines, [&](Engine& engine, int) {
     const auto request = sum_of(engine, "x", 5);
@@ -113,7 +113,7 @@ TEST_CASE("persistent request: counters and trace have it as any operation") {
   });
 }
 
-TEST_CASE("persistent request: none of what cannot be carried out so") {
+TEST_CASE("persistent request: refused for operations that it does not cover") {
   Engines engines = engines_of(2);
   on_every_rank(engines, [&](Engine& engine, int) {
     CHECK((sum_of(engine, "x", 3) != nullptr));
@@ -133,7 +133,7 @@ TEST_CASE("persistent request: none of what cannot be carried out so") {
   });
 }
 
-TEST_CASE("persistent request: not while this rank has something else under way") {
+TEST_CASE("persistent request: not used while this rank has other operations in flight") {
   Engines engines = engines_of(1);
   on_every_rank(engines, [&](Engine& engine, int) {
     const auto request = sum_of(engine, "x", 3);
@@ -146,7 +146,7 @@ TEST_CASE("persistent request: not while this rank has something else under way"
   });
 }
 
-TEST_CASE("persistent request: not where there are process sets, nor while a timeline is written") {
+TEST_CASE("persistent request: not used with process sets, nor while a timeline is written") {
   const std::string path = "/tmp/hvd_persistent_" + std::to_string(getpid()) + ".json";
   Engines engines = engines_of(2);
   on_every_rank(engines, [&](Engine& engine, int) {
@@ -173,7 +173,7 @@ TEST_CASE("persistent request: not where there are process sets, nor while a tim
   std::remove(path.c_str());
 }
 
-TEST_CASE("persistent request: memory that the ranks share is not copied for it") {
+TEST_CASE("persistent request: memory that the ranks share is not copied") {
   Engines engines = connected_engines(2, [](int) { return Table{}; });
   on_every_rank(engines, [&](Engine& engine, int rank) {
     Request allocate = plain_request(Kind::kAllocate);
@@ -193,7 +193,7 @@ TEST_CASE("persistent request: memory that the ranks share is not copied for it"
   });
 }
 
-TEST_CASE("persistent request: a call as any other, by whose number nameless ones meet") {
+TEST_CASE("persistent request: counts as a call, so that unnamed operations match") {
   Engines engines = engines_of(2);
   on_every_rank(engines, [&](Engine& engine, int rank) {
     const auto request = sum_of(engine, "x", 3);
@@ -212,7 +212,7 @@ TEST_CASE("persistent request: a call as any other, by whose number nameless one
   });
 }
 
-TEST_CASE("persistent request: mixed with tasks in any way, nothing is lost or mistaken") {
+TEST_CASE("persistent request: mixed with tasks in any order, no operation is lost or mixed up") {
   for (const unsigned seed : {1U, 2U, 3U}) {
     Engines engines = engines_of(2);
     on_every_rank(engines, [&](Engine& engine, int rank) {
@@ -244,7 +244,7 @@ TEST_CASE("persistent request: mixed with tasks in any way, nothing is lost or m
   }
 }
 
-TEST_CASE("persistent request: begun, it keeps its name until somebody has waited for it") {
+TEST_CASE("persistent request: keeps its name until it has been waited for") {
   Engines engines = engines_of(1);
   on_every_rank(engines, [&](Engine& engine, int) {
     const auto request = sum_of(engine, "x", 3);
@@ -267,7 +267,7 @@ TEST_CASE("persistent request: begun, it keeps its name until somebody has waite
   });
 }
 
-TEST_CASE("persistent request: after an abort, or the end, nothing happens") {
+TEST_CASE("persistent request: after an abort or shutdown it does nothing") {
   Engines engines = engines_of(2);
   run_ranks(2, [&](int rank) {
     Engine& engine = *engines[static_cast<std::size_t>(rank)];

@@ -104,7 +104,7 @@ struct Shop {
 }  // namespace
 
 TEST_CASE(
-    "progress lock: one has it, a ring during the last look is not lost, what is left is passed "
+    "progress lock: one holder; no ring during its last check is lost; remaining work is passed "
     "on") {
   DoorbellMemory memory;
   Doorbell doorbell(memory);
@@ -123,7 +123,7 @@ TEST_CASE(
   CHECK(progress_lock.try_acquire());
 }
 
-TEST_CASE("progress lock: a parked background thread sleeps on while callers come and go") {
+TEST_CASE("progress lock: callers do not wake a parked background thread") {
   Shop shop;
   run_ranks(2, [&](int who) {
     if (who == 1) return shop.background();
@@ -139,7 +139,7 @@ TEST_CASE("progress lock: a parked background thread sleeps on while callers com
 }
 
 TEST_CASE(
-    "progress lock: many threads, calling and leaving work behind, small and large: all is done") {
+    "progress lock: many threads that call and leave work, small and large: all of it is done") {
   Shop shop;
   const int callers = 6;
   std::atomic<int> left{callers};
@@ -167,7 +167,7 @@ TEST_CASE(
   CHECK(shop.box.empty());
 }
 
-TEST_CASE("rundown guard: it closes when the last one is out, and stays closed") {
+TEST_CASE("rundown guard: closes when the last caller has left, and stays closed") {
   RundownGuard guard;
   std::atomic<bool> inside{false};
   std::atomic<bool> out{false};

@@ -27,7 +27,7 @@ struct Book {
 
 }  // namespace
 
-TEST_CASE("regions: every rank has a part, knows where it is, and sees the others'") {
+TEST_CASE("regions: every rank has a part, knows its address, and sees the parts of other ranks") {
   Book book(3);
   book.allocate(5, 1000);
   for (int rank = 0; rank < 3; ++rank) {
@@ -56,7 +56,7 @@ TEST_CASE("regions: every rank has a part, knows where it is, and sees the other
   }
 }
 
-TEST_CASE("regions: gaps are used again, alike everywhere, and come back zeroed") {
+TEST_CASE("regions: gaps are reused equally on all ranks, and are zeroed") {
   Book book(2);
   book.allocate(1, 3 * kPage);
   book.allocate(2, kPage);
@@ -76,7 +76,7 @@ TEST_CASE("regions: gaps are used again, alike everywhere, and come back zeroed"
   }
 }
 
-TEST_CASE("regions: what cannot be had is refused and leaves the book as it was") {
+TEST_CASE("regions: a request that cannot be met is refused and changes no state") {
   Book book(2);
   const auto more = static_cast<std::int64_t>(book.meshes[0]->heap()->bytes());
   for (auto& one : book.regions) {
@@ -89,7 +89,7 @@ TEST_CASE("regions: what cannot be had is refused and leaves the book as it was"
   CHECK((book.regions[0]->part_of(2, 1) != nullptr));
 }
 
-TEST_CASE("regions: without shared memory there are none") {
+TEST_CASE("regions: none without shared memory") {
   const auto meshes = make_local_meshes(1, {});
   if (meshes[0]->heap() != nullptr) return;
   Regions regions(*meshes[0]);

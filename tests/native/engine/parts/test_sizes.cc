@@ -33,7 +33,7 @@ Group second_of_two() {
 
 }  // namespace
 
-TEST_CASE("sizes: of a gathering are one per rank, this rank's own as it asked") {
+TEST_CASE("sizes: an allgather has one size per rank, with this rank's own as requested") {
   const Group group = second_of_two();
   const auto fit = [&](std::vector<std::int64_t> sizes) {
     return sizes_fit(work_of(Kind::kAllgather, std::move(sizes)), group).is_ok();
@@ -48,7 +48,7 @@ TEST_CASE("sizes: of a gathering are one per rank, this rank's own as it asked")
   CHECK_FALSE(fit({kHuge, 4}));
 }
 
-TEST_CASE("sizes: of an exchange are one per pair, and this rank gives no more than it has") {
+TEST_CASE("sizes: an alltoall has one size per pair, and this rank sends no more than it has") {
   const Group group = second_of_two();
   const auto fit = [&](std::vector<std::int64_t> sizes) {
     return sizes_fit(work_of(Kind::kAlltoall, std::move(sizes)), group).is_ok();
@@ -61,7 +61,7 @@ TEST_CASE("sizes: of an exchange are one per pair, and this rank gives no more t
   CHECK_FALSE(fit({kHuge, kHuge, 3, 1}));
 }
 
-TEST_CASE("sizes: that do not fit are an error that names rank 0 and the operation") {
+TEST_CASE("sizes: invalid sizes are an error that names rank 0 and the operation") {
   const Status status = sizes_fit(work_of(Kind::kAllgather, {}), second_of_two());
   CHECK(status.code == Code::kInternal);
   CHECK(status.rank == 0);

@@ -134,7 +134,7 @@ std::unique_ptr<Timeline> started(const Trace& trace, const std::string& path,
 
 }  // namespace
 
-TEST_CASE("json check: knows JSON from what is not") {
+TEST_CASE("json check: accepts JSON and rejects other text") {
   const auto valid = [](const std::string& text) {
     bool ok = false;
     JsonCheck::elements(text, ok);
@@ -176,7 +176,7 @@ TEST_CASE("timeline events: a negotiation and an operation, exactly") {
         R"({"name":"0","ph":"X","ts":19.000,"dur":0,"pid":1,"tid":0})");
 }
 
-TEST_CASE("timeline events: a negotiation begins when the first rank has asked") {
+TEST_CASE("timeline events: a negotiation begins with the first rank's request") {
   TimelineEvents events(0, false);
   const std::string text = events.of(
       {record(1'000, 0, "READY", "x", 0, 2),  // of an operation that failed
@@ -192,7 +192,7 @@ TEST_CASE("timeline events: a negotiation begins when the first rank has asked")
   }
 }
 
-TEST_CASE("timeline events: an operation that begins before the last of its name ends has a lane") {
+TEST_CASE("timeline events: overlapping operations of one name have lanes of their own") {
   TimelineEvents events(0, false);
   // A device does the first while the second is agreed on.
   const auto operation = [](std::int64_t asked, std::int64_t done) {
@@ -213,7 +213,7 @@ TEST_CASE("timeline events: an operation that begins before the last of its name
   CHECK(lanes(6'000, 9'000) == std::set<std::string>{"1"});
 }
 
-TEST_CASE("timeline events: whatever the schedule, bars of a lane nest and time goes on") {
+TEST_CASE("timeline events: in any schedule, bars of a lane nest and times increase") {
   std::mt19937 random(18);
   const auto draw = [&](int below) { return static_cast<std::int64_t>(random() % below); };
   for (int round = 0; round < 30; ++round) {
@@ -253,7 +253,7 @@ TEST_CASE("timeline events: whatever the schedule, bars of a lane nest and time 
   }
 }
 
-TEST_CASE("timeline events: bars of a row nest whatever the order of the records") {
+TEST_CASE("timeline events: bars of a row nest for any order of the records") {
   TimelineEvents events(0, false);
   // The inner one first, and it ends after the outer one: it is cut.
   const std::string text =
@@ -271,7 +271,7 @@ TEST_CASE("timeline events: bars of a row nest whatever the order of the records
   CHECK(count_of(all, R"("pid":2)") == 4);
 }
 
-TEST_CASE("timeline events: cycles only when asked for; what began before the origin begins at 0") {
+TEST_CASE("timeline events: cycles only if enabled; events from before the origin begin at 0") {
   const std::vector<TraceRecord> records{record(3'000, 0, "CYCLE", ""),
                                          record(1'000, 4'000, "NEGOTIATE_BARRIER", "barrier")};
   TimelineEvents without(2'000, false), with(2'000, true);
@@ -285,7 +285,7 @@ TEST_CASE("timeline events: cycles only when asked for; what began before the or
       R"({"name":"RECORDS_LOST","ph":"i","s":"g","pid":0,"tid":0,"ts":2.000,"args":{"records":7}})");
 }
 
-TEST_CASE("json text: quotes, backslashes, control characters, UTF-8, and what is no UTF-8") {
+TEST_CASE("json text: quotes, backslashes, control characters, valid and invalid UTF-8") {
   CHECK(json_text("a/b.c") == "\"a/b.c\"");
   CHECK(json_text("a\"b\\c") == R"("a\"b\\c")");
   CHECK(json_text(std::string("\n\0\x1f\x7f", 4)) == "\"\\u000a\\u0000\\u001f\x7f\"");
@@ -299,8 +299,7 @@ TEST_CASE("json text: quotes, backslashes, control characters, UTF-8, and what i
   CHECK(json_text("\xE2\x82") == "\"\\ufffd\\ufffd\"");
 }
 
-TEST_CASE(
-    "timeline: starts empty, valid, with the time of its origin; writes what comes after it") {
+TEST_CASE("timeline: starts as valid JSON with the time of its origin, then writes events") {
   TempFolder folder;
   const std::string path = folder.file("a.json");
   Trace trace(64);
@@ -318,7 +317,7 @@ TEST_CASE(
   CHECK(count_of(events, "\"name\":\"after \\\"quoted\\\" \xE2\x82\xAC\\u000a\"") == 1);
 }
 
-TEST_CASE("timeline: one that goes on after a reset marks it, and has rows of its own") {
+TEST_CASE("timeline: continued after a reset, it marks the reset and has new rows") {
   TempFolder folder;
   const std::string path = folder.file("a.json");
   const std::string early(300, 'e');
@@ -344,7 +343,7 @@ TEST_CASE("timeline: one that goes on after a reset marks it, and has rows of it
   CHECK(rows.size() == 1 + 3);
 }
 
-TEST_CASE("timeline: one that would go on begins anew where there is none that is whole") {
+TEST_CASE("timeline: continues only a complete file, and replaces any other") {
   TempFolder folder;
   Trace trace(64);
   for (const std::string text : {"", "[]", "[\n{}\n]\n", "[\n{}", "no JSON at all\n]\n"}) {
@@ -359,7 +358,7 @@ TEST_CASE("timeline: one that would go on begins anew where there is none that i
   CHECK(events_in(read_file(folder.file("new.json"))).size() == 1);
 }
 
-TEST_CASE("timeline: a second one goes on in another file") {
+TEST_CASE("timeline: a second timeline uses another file") {
   TempFolder folder;
   const std::string first = folder.file("1.json"), second = folder.file("2.json");
   Trace trace(64);
@@ -380,7 +379,7 @@ TEST_CASE("timeline: a second one goes on in another file") {
   for (const auto* events : {&in_first, &in_second}) CHECK(count_of(*events, "between") == 0);
 }
 
-TEST_CASE("timeline: a file that exists is replaced") {
+TEST_CASE("timeline: an existing file is replaced") {
   TempFolder folder;
   const std::string path = folder.file("a.json");
   Trace trace(64);
@@ -424,7 +423,7 @@ TEST_CASE("timeline: valid JSON at every moment while it is written") {
   CHECK(count_of(events, R"("ph":"E")") == 2 * kBurst * kStates);
 }
 
-TEST_CASE("timeline: a reader that is too slow for the ring says how much it lost") {
+TEST_CASE("timeline: a reader that is too slow for the ring reports how many events it lost") {
   TempFolder folder;
   const std::string path = folder.file("a.json");
   Trace trace(16);
@@ -441,7 +440,7 @@ TEST_CASE("timeline: a reader that is too slow for the ring says how much it los
   CHECK(count_of(events, R"("ph":"E")") + lost == 100'000);
 }
 
-TEST_CASE("timeline: how long the program stood still is not written") {
+TEST_CASE("timeline: the time during which the process was stopped is not written") {
   TempFolder folder;
   const std::string path = folder.file("a.json");
   Trace trace(64);
@@ -455,7 +454,7 @@ TEST_CASE("timeline: how long the program stood still is not written") {
   CHECK(count_of(events_in(text), R"("ph":"E")") == 2);
 }
 
-TEST_CASE("timeline: no file, no timeline") {
+TEST_CASE("timeline: without a file there is no timeline") {
   Trace trace(64);
   const auto nowhere = Timeline::start(trace, "/nonexistent/a.json", false);
   CHECK(nowhere.status().message ==
@@ -464,7 +463,7 @@ TEST_CASE("timeline: no file, no timeline") {
   CHECK(full.status().code == Code::kUnavailable);
 }
 
-TEST_CASE("timeline: a disk that fills up ends it, with what was complete") {
+TEST_CASE("timeline: on a full disk it ends with the complete events") {
   TempFolder folder;
   const std::string path = folder.file("a.json");
   rlimit old{};
