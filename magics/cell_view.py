@@ -62,10 +62,10 @@ GRACE_S = 5.0
 """Time that ranks have to respond after a timeout, before the cell is abandoned."""
 
 SHOW_STUCK_AT, GIVE_UP_AT = 2, 3
-"""Counts of key presses: from the second on stacks are shown, with the third the ranks are abandoned."""
+"""Counts of key presses: the second and later ones show stacks, the third abandons the ranks."""
 
 PATIENT_S = 2.0
-"""Time after the first press until the stacks of ranks that do not respond are shown without a second one."""
+"""Time after the first press, after which stacks of ranks that do not respond are shown without a second press."""
 
 LOG_S = 2.0
 """Time limit for ranks to write a line to their logs."""

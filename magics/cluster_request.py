@@ -60,7 +60,7 @@ def default_ranks(choice: str = "") -> int:
 
 
 def slots(hosts: str) -> int:
-    """Return how many ranks ``h1:4,h2`` offers.
+    """Return the number of ranks in ``h1:4,h2``: 5.
 
     Raises
     ------
@@ -77,12 +77,12 @@ def slots(hosts: str) -> int:
 
 
 def slots_of_file(path: str) -> int:
-    """Return how many ranks a hostfile of lines ``host slots=4`` (or ``host:4``, or ``host``) offers.
+    """Return the number of ranks in a hostfile of lines ``host slots=4``, ``host:4`` or ``host``.
 
     Raises
     ------
     UsageError
-        The file cannot be read, names no host, or has something else than a number of slots; the line is named.
+        The file cannot be read, names no host, or has slots that are no number; the message has the line.
     """
     from hvd_kernel.jobs.readers import hostfile  # noqa: PLC0415 - as above
     from hvd_kernel.jobs.spec import JobError  # noqa: PLC0415 - as above
@@ -98,7 +98,7 @@ def slots_of_file(path: str) -> int:
 
 
 def requested_cluster(options: Options, base: ClusterSpec) -> ClusterSpec:
-    """Return the cluster that a line requests; what it omits is as in the running one, else as in ``default_cluster``.
+    """Return the cluster that a line requests, with omitted options of the running one or of ``default_cluster``.
 
     Raises
     ------
@@ -226,7 +226,7 @@ def engine_spec(options: Options, base: ClusterSpec) -> ClusterSpec:
     ranks = lookup.value("HVD_RANKS", os.environ)
     n = options.n or (base.n if base.on == on else 0) or int(ranks or 0)
     if not n:
-        raise UsageError(f"--on {on}: say how many ranks there are to be, as in --on {on} -np 8")
+        raise UsageError(f"--on {on}: the number of ranks is missing: write --on {on} -np 8")
     seconds = lookup.start_timeout(os.environ, _START_S)
     return ClusterSpec(n=n, start_timeout_s=seconds, gpus=options.gpus or base.gpus, on=on)
 
@@ -243,7 +243,7 @@ def refuse_change(now: ClusterSpec, then: ClusterSpec) -> None:
         where = f"on {NAMES[now.on]}" if now.on else "here"
         raise UsageError(
             f"the ranks run {where}: `%hvd stop` ends them, with their variables, and then --on {then.on or HERE} "
-            f"starts others; --on {now.on or HERE}, or nothing, means those that there are"
+            f"starts others; --on {now.on or HERE}, or no --on, continues with these ranks"
         )
 
 

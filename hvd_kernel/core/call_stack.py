@@ -101,7 +101,7 @@ def _frame(call: Call, cell_of: Callable[[str], str | None]) -> Frame:
 
 
 def _text(file: str, line: int) -> str:
-    """Return a line of a file; "" also if a library with its own source cache has put another object there."""
+    """Return a line of a file; "" if it has fewer, or if a library has put another object into linecache."""
     try:
         return linecache.getline(file, line)
     except TypeError:  # torch does while it is being imported
@@ -109,7 +109,7 @@ def _text(file: str, line: int) -> str:
 
 
 def _short(path: str, *, is_users_code: bool) -> str:
-    """Return a library's file from its package on, the user's file relative to the current directory."""
+    """Return the path of a library's file below its package's parent, of a user's file below the current directory."""
     if is_users_code:
         with suppress(OSError, ValueError):  # the current directory was deleted, or the file is not in it
             return str(Path(path).relative_to(Path.cwd()))

@@ -25,7 +25,7 @@ from hvd_kernel.processes.lifetime import is_stopped
 from hvd_kernel.protocol.messages import STACK_END, STACK_PIPE, STACK_SIGNAL, Frame, Whereabouts, from_content
 
 PATIENCE_S = 1.0
-"""A rank that has not answered by then does not run Python."""
+"""Seconds after which a rank that has not answered is taken to run no Python code."""
 
 
 class Answers(Protocol):

@@ -2,7 +2,7 @@
 
 Terms.
   vote   a collective that completes when all ranks have called it: each has its gradients, and no error
-  whole  this rank's values are those after a step; inside a step they are not
+  whole  the state of values outside of a step: all of them are those after the same step
 
 The first error ends communication, so all later collectives of the step raise immediately, and so does the vote: the
 step is skipped. Parameters are still those of the previous step. If one rank has passed the vote and another has not,
@@ -21,9 +21,10 @@ from hvd_kernel.elastic.state import State
 class StepGuard:
     """Keep every step that all ranks complete: ``with guard: optimizer.step()``. A failure undoes only the last step.
 
-    It replaces ``state.commit()`` after each step, and costs no copy of the model. Record processed samples before it.
-    The block contains the optimizer's step and its counters, and no other collective. On entry the guard synchronizes
-    ``state.optimizer``, if that is a distributed one, and lets all ranks vote; on exit it checks for changed hosts.
+    It replaces ``state.commit()`` after each step, and costs no copy of the model. The block contains the optimizer's
+    step and its counters, and no other collective; record the processed samples before it. On entry the guard
+    synchronizes ``state.optimizer``, if that is a distributed one, and lets all ranks vote; on exit it checks for
+    changed hosts.
     Still call ``commit`` from time to time: a failure inside a step returns to the last commit, and a Checkpoint writes
     commits.
 

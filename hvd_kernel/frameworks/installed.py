@@ -15,7 +15,7 @@ _PACKAGE = Path(__file__).parent.parent
 
 @dataclass(frozen=True)
 class Feature:
-    """A feature of a framework, which some installations lack."""
+    """A feature of a framework that some installations lack."""
 
     title: str
     needs: str = ""  # the package of another framework

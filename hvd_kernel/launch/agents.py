@@ -83,7 +83,7 @@ class AgentHandle:
         return None
 
     def hang_up(self) -> None:
-        """Close the connection, on which it exits with all of its processes."""
+        """Close the connection: the agent exits with all of its processes."""
         raise NotImplementedError
 
     def reap(self, seconds: float) -> None:
@@ -139,7 +139,7 @@ class SpawnedAgent(AgentHandle):
         return _lost(self.host.name, self.stderr_tail())
 
     def hang_up(self) -> None:
-        """Close its stdin, on which it exits with all of its processes."""
+        """Close its stdin: the agent exits with all of its processes."""
         self.channel.end_sending()
         if self.hello:
             self.patience = _EXIT_S if self.remote else _EXIT_HERE_S
@@ -354,7 +354,7 @@ class ConnectedAgent(AgentHandle):
         self.hang_up()
 
     def hang_up(self) -> None:
-        """Close the connection, on which it exits with all of its processes. Idempotent."""
+        """Close the connection: the agent exits with all of its processes. Idempotent."""
         if not self.gone:
             self.gone = True
             self._agents.loop.remove_reader(self.channel.fileno())

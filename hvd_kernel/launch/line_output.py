@@ -1,7 +1,7 @@
 """Output multiplexer: writes the output of many ranks as whole lines with prefix, ``[1]<stdout>:text``, as horovodrun.
 
 Terms.
-  held   a traceback on stderr that may end a rank: its output is delayed so that the root cause's is written last
+  held   of a traceback on stderr that may end a rank: written later, so that the root cause comes last
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hvd_kernel.launch.outcome import begins_traceback
 
 _TAIL = 25  # lines of every stderr that are kept
 _MAX_LINE = 1 << 16  # bytes that are buffered until the end of their line
-_HOLD_S = 3.0  # time after which the traceback of a rank that lives on is written
+_HOLD_S = 3.0  # seconds after which the traceback of a rank that still runs is written
 _HOLD_BYTES = 1 << 18
 
 Write = Callable[[bytes], None]
@@ -102,7 +102,7 @@ class OutputStream:
         self._held = []
 
     def finish(self) -> None:
-        """Write the last line even if it is incomplete, and close the file: hardly any output will follow."""
+        """Write the last line even if it is incomplete, and close the file, which later output opens again."""
         if self._rest:
             self._lines([self._rest + b"\n"])
             self._rest = b""

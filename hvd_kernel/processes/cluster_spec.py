@@ -30,7 +30,7 @@ class ClusterSpec:
 
     def __post_init__(self) -> None:
         if self.n < 1:
-            raise ConfigError(f"a cluster of {self.n} ranks cannot be started: ask for 1 or more, e.g. -np 4.")
+            raise ConfigError(f"a cluster of {self.n} ranks cannot be started: request 1 or more, e.g. -np 4.")
         if self.hosts and self.hostfile:
             raise ConfigError("hosts and hostfile were both given: they say the same thing, keep one of them.")
         if self.limits and len(self.limits) != self.n:

@@ -2,8 +2,8 @@
 
 Limits are enforced by a cgroup (v2) if possible, else by affinity and polling the memory of the rank.
 
-Memory is polled every 0.1 s, so a rank may exceed its limit for that time; then it is killed, and the message contains
-its memory. rlimits do not help: they count addresses, and torch reserves many times what it uses. A process's memory
+Memory is polled every 0.1 s, so a rank may exceed its limit for that time; then it is killed, and the message says how
+much it used. rlimits do not help: they count addresses, and torch reserves many times what it uses. A process's memory
 is counted like in a cgroup: pages that it has written, not those that it has mapped.
 
 Sources: https://docs.kernel.org/admin-guide/cgroup-v2.html,
@@ -232,7 +232,7 @@ RANK_BYTES = 500_000_000
 """Memory of one rank with torch imported, rounded up."""
 
 ALWAYS = 8
-"""Number of ranks that may start in any case: it is no typing error, and without a framework they need a tenth."""
+"""Number of ranks that may always start: too few for a typing error, and without a framework they need a tenth."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def private_folder() -> Path:
     movable = status.st_mode & _OTHERS_WRITE and not status.st_mode & stat.S_ISVTX
     if movable or status.st_uid not in {0, os.geteuid()}:
         raise ClusterError(
-            f"{place} is not a safe place for temporary files: other users can replace what lies there. Set TMPDIR to "
+            f"{place} is not a safe place for temporary files: other users can replace the files in it. Set TMPDIR to "
             f"a folder of your own, or `chmod +t {place}`."
         )
     return Path(tempfile.mkdtemp(prefix="hvd-"))

@@ -71,7 +71,7 @@ class ProcessSupervisor:
         self.loop.stop()
 
     def terminate(self) -> None:
-        """Send the ranks SIGTERM, or the like."""
+        """Request the ranks to exit, with SIGTERM or a similar signal."""
 
     def kill(self) -> None:
         """Kill the ranks."""

@@ -92,12 +92,10 @@ class StaticAdapter(Adapter):
 
     def _create_strategy(self) -> BaseStrategy:
         if self.num_workers is not None and self.num_hosts is not None:
-            raise ConfigError("num_workers and num_hosts both say how many ranks there are: keep one of them.")
+            raise ConfigError("num_workers and num_hosts both set the number of ranks: keep one of them.")
         np = self.num_workers or (self.num_hosts or 0) * self.num_workers_per_host
         if np < 1:
-            raise ConfigError(
-                "nothing says how many ranks there are: give num_workers, or num_hosts, e.g. num_workers=4."
-            )
+            raise ConfigError("the number of ranks is missing: pass num_workers or num_hosts, e.g. num_workers=4.")
         resources = {
             "settings": self.settings,
             "use_gpu": self.use_gpu,

@@ -1,4 +1,4 @@
-"""Settings: tables of every environment variable that this package or Horovod reads. A shared leaf.
+"""Settings: tables of every environment variable that this package or Horovod reads. Imported by every other folder.
 
 Terms.
   HVD_*           our own variable; it wins over Horovod's if both are set

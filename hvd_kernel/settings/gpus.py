@@ -1,6 +1,6 @@
 """GPUs of the ranks of a host: the values of ``--gpus`` (HVD_GPUS), and the environment of a rank for each.
 
-A shared leaf of the standard library: it is used before torch is imported, since CUDA reads its variable once.
+Needs only the standard library: it is used before torch is imported, since CUDA reads its variable once.
 
 Terms.
   choice   auto, all, none, or numbers of devices as in 0,1

@@ -1,4 +1,4 @@
-"""Lookup of settings in the environment: options for the core, and settings that other parts read. A shared leaf.
+"""Lookup of settings in the environment: options for the core, and settings that other modules read.
 
 The tables of ``hvd_kernel.settings`` define the variables and their meaning. ``without_launchers`` removes variables of
 other launchers (mpirun, srun, torchrun, horovodrun), which our ranks must not inherit; variables with which users

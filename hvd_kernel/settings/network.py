@@ -1,11 +1,11 @@
-"""IPv4 addresses of this host, and the one at which all other hosts reach it. A shared leaf.
+"""IPv4 addresses of this host, and the one at which all other hosts reach it.
 
 Terms.
   network  an interface's address with its network, as in "10.0.0.7/24"
   card     description of a process's host: {"machine": ..., "networks": {interface: network}}; an agent's hello is one
 
 Hosts compare their cards because the first interface of a host may exist on other hosts too, with the same address
-(docker0, virbr0). A connection to it reaches the caller's own host, or none, and hangs.
+(docker0, virbr0). A connection to that address reaches the caller's own host, or hangs.
 """
 
 from __future__ import annotations

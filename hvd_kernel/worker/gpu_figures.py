@@ -1,4 +1,4 @@
-"""Figures of this rank's GPU, from NVML on the rank's host; they describe the whole device, also if ranks share it.
+"""Figures of this rank's GPU from NVML. They describe the whole device, also if several ranks share it.
 
 There are none without a GPU, before the rank has used it (querying it would start CUDA), or if nvidia-ml-py (extra
 ``gpu``) is not installed. A single figure that a device does not support is left out.

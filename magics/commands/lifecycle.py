@@ -346,7 +346,7 @@ def _requested_size(options: Options, before: int, dropped: int) -> int:
     if len(numbers) > 1:
         raise UsageError(f"%hvd resize: {argument} and -np {options.n} are two numbers of ranks: keep one of them")
     if not numbers and not dropped:
-        raise UsageError("%hvd resize: say how many ranks there are to be, as in %hvd resize 6, or --drop 0,3")
+        raise UsageError("%hvd resize: the number of ranks is missing: write %hvd resize 6, or --drop 0,3")
     n = numbers.pop() if numbers else before - dropped
     if dropped and n > before - dropped:
         few = f"{before - dropped} ranks are left of {before}"

@@ -23,7 +23,7 @@ def test_missing_requirements_are_reported_before_the_start(results: Mapping[str
         "UsageError: this notebook is not connected to a Ray cluster: `import ray; ray.init(address='auto')` in a cell "
         "first"
     )
-    assert results["how_many"][1] == ("UsageError: --on ray: say how many ranks there are to be, as in --on ray -np 8")
+    assert results["how_many"][1] == ("UsageError: --on ray: the number of ranks is missing: write --on ray -np 8")
     assert results["doubled"][1].startswith("UsageError: -H is for ranks that mpiexec starts, and Ray places its own")
 
 

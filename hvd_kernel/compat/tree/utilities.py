@@ -147,7 +147,7 @@ def execute(command: str, env: Mapping[str, str] | None = None) -> tuple[str, in
 
 
 class Cache:
-    """Cache of results, within this process. Ignores the folder in which Horovod's cache lies."""
+    """Cache of results within this process; the folder of Horovod's cache is ignored."""
 
     def __init__(self, cache_folder: str, cache_staleness_threshold_in_minutes: float, parameters_hash: str) -> None:
         del cache_folder, parameters_hash  # Horovod's: for a cache that processes share

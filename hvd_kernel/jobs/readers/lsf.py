@@ -20,7 +20,7 @@ File = Callable[[str], str | None]
 Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 
 _CSM = "/opt/ibm/csm/bin"
-_ASK_CSM = "LSF counts cores, and the GPUs of a node are not known here: say -np"
+_ASK_CSM = "LSF counts cores, and the GPUs of a node are not known here: pass -np"
 
 
 class Csm(NamedTuple):
@@ -62,11 +62,11 @@ def node_query(allocation: str) -> list[str]:
     return [f"{_CSM}/csm_node_attributes_query", "-n", nodes.compute_nodes[0]]
 
 
-def query(env: Env, ask: Callable[[list[str]], str | None]) -> Csm | None:
-    """Query CSM with ``ask``, which returns the output of a command; return None without CSM."""
+def query(env: Env, run: Callable[[list[str]], str | None]) -> Csm | None:
+    """Query CSM with ``run``, which returns the output of a command; return None without CSM."""
     command = allocation_query(env)
-    allocation = ask(command) if command else None
-    node = None if allocation is None else ask(node_query(allocation))
+    allocation = run(command) if command else None
+    node = None if allocation is None else run(node_query(allocation))
     return None if allocation is None or node is None else Csm(allocation, node)
 
 
@@ -87,7 +87,9 @@ def read(env: Env, file: File, csm: Csm | None = None) -> JobSpec:
     if launched and len(hosts) > 1 and hosts[first] == 1:
         del hosts[first]
     if not hosts:
-        raise JobError(f"LSF job {env.get('LSB_JOBID', '?')}: none of {', '.join(_LISTS)} is set: -H names the hosts.")
+        raise JobError(
+            f"LSF job {env.get('LSB_JOBID', '?')}: none of {', '.join(_LISTS)} is set: name the hosts with -H."
+        )
     return JobSpec("lsf", hostfile.replicas(hosts), name=name, warnings=(_ASK_CSM,) if launched else ())
 
 

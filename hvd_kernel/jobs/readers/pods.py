@@ -121,7 +121,8 @@ def _symmetric(env: Env, kind: str, name: str, hosts: Sequence[str], rendezvous:
         raise JobError(f"HVD_JOB_PORT={port} is not a port: at most {_PORTS}.")
     if len(hosts) > 1 and not env.get("HVD_SECRET_KEY"):
         raise JobError(
-            f"HVD_SECRET_KEY is not set: the {len(hosts)} parts of {name} know each other by it, from a Secret."
+            f"HVD_SECRET_KEY is not set: the {len(hosts)} parts of {name} authenticate each other with it: set it from "
+            "a Secret."
         )
     replicas = tuple(Replica("worker", index, host, slots) for index, host in enumerate(hosts))
     return JobSpec(kind, replicas, name=name, rendezvous=RendezvousAddress(rendezvous or hosts[0], port))

@@ -134,7 +134,7 @@ def _cores(cpu: float, replica: Replica, notes: list[str]) -> int:
 
 
 _KEY = """\
-# Ranks of several nodes know each other by it.
+# Ranks of several nodes authenticate each other with it.
 HVD_SECRET_KEY=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')
 export HVD_SECRET_KEY
 """

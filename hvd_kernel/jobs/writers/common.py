@@ -107,7 +107,8 @@ def alike(replicas: Sequence[Replica], kind: str) -> Replica:
         if differ:
             raise JobError(
                 f"{replica.role} {replica.index}: {differ[0]} differ from those of {first.role} {first.index}, and all "
-                f"of one {kind} are alike: give all the larger ones, or write a slurm script, where they may differ."
+                f"of one {kind} need the same ones: set the largest for all, or write a slurm script, where they may "
+                "differ."
             )
     return first
 
@@ -121,7 +122,7 @@ def steps(spec: JobSpec) -> tuple[str, ...]:
         There are no steps, or a step cannot be passed to a process.
     """
     if not spec.steps:
-        raise JobError("steps: the job does not say what to run: give a command.")
+        raise JobError("steps: the job has no command: add one.")
     return tuple(whole(step, "steps") for step in spec.steps)
 
 
@@ -144,7 +145,7 @@ def lost(spec: JobSpec, kind: str) -> list[str]:
     commands = [replica.command for replica in spec.replicas if replica.command]
     sentences = {
         f"hosts {_some(hosts)} are left out: {kind} chooses": hosts,
-        f"what replicas run themselves is left out: {_some(commands)}": commands,
+        f"commands of single replicas are left out: {_some(commands)}": commands,
         f"must be installed there: {_some(spec.requires)}": spec.requires,
     }
     return [sentence for sentence, holds in sentences.items() if holds] + list(spec.warnings)

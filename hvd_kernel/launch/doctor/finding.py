@@ -17,7 +17,7 @@ from hvd_kernel.settings.setting import Check
 
 
 class Verdict(Enum):
-    """Verdict on the subject of a finding: does it work here."""
+    """Verdict of a finding: whether its subject works here."""
 
     RUNS = "runs"
     NOTE = "note"  # it runs, but has no effect, or another one than with Horovod

@@ -19,7 +19,7 @@ from hvd_kernel.launch.placement import Host
 Slot = tuple[str, int]
 """A host's name and the slot's number there."""
 
-_FRESH = float("inf")  # the age of a process that has been in no generation
+_FRESH = float("inf")  # age of a process that has been in no generation
 
 
 class Living(NamedTuple):

@@ -15,7 +15,7 @@ from hvd_kernel.launch.elastic.assignment import Slot
 PERMANENTLY = "permanently"
 """In messages: the duration of an exclusion without a cooldown."""
 _PERMANENT_FAILURES = 3
-"""Failures of a slot until it is excluded, if that is permanent."""
+"""Failures after which a slot is excluded, if exclusions are permanent."""
 _MAX_DOUBLINGS = 60  # more change nothing, and overflow a float
 
 

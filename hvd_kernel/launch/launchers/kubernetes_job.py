@@ -100,7 +100,7 @@ class PodJob:
 
     def __init__(self, np: int, image: str, cpus: float, gpus: float, api: Api) -> None:
         if not image:
-            raise UsageError("--on k8s: HVD_ON_IMAGE names the image of the ranks' pods, which has hvd_kernel in it")
+            raise UsageError("--on k8s: set HVD_ON_IMAGE to an image that contains hvd_kernel")
         self.addresses: Sequence[str] = [socket.gethostbyname(socket.gethostname())]
         self._np, self._image, self._cpus, self._gpus, self._api = np, image, cpus, gpus, api
         self._job = f"hvd-{secrets.token_hex(4)}"
@@ -238,7 +238,7 @@ _PERMISSIONS = (
 def examine(api: Api | None = None) -> list[CheckResult]:
     """Check this pod's account and the settings for a notebook's ranks on Kubernetes."""
     image = lookup.value("HVD_ON_IMAGE", os.environ)
-    fix = "HVD_ON_IMAGE names the image of the ranks' pods, which has hvd_kernel of this version in it"
+    fix = "set HVD_ON_IMAGE to an image that contains this version of hvd_kernel"
     image_check = CheckResult("image", bool(image), image or "none is named", "" if image else fix)
     try:
         api = api or Api()

@@ -51,7 +51,7 @@ def dense(column: pa.StructArray, name: str, length: int) -> npt.NDArray[np.floa
         A vector is missing, or has a different length.
     """
     if column.null_count or np.any(sizes(column) != length):
-        raise ValueError(f"Column {name}: every row must hold {length} numbers, and one holds others or none.")
+        raise ValueError(f"Column {name}: every row must hold {length} numbers, but one holds more, fewer or none.")
     fields = _fields(column)
     is_sparse = np.asarray(_are_sparse(fields))
     stored = np.asarray(pc.list_value_length(fields["values"]))
@@ -133,7 +133,9 @@ def values(column: pa.ChunkedArray | pa.Array, name: str, shape: tuple[int, ...]
     if any(is_list(array.type) for is_list in _LISTS) and shape is not None:
         flat = array.flatten()
         if array.null_count or flat.null_count or len(flat) != len(array) * shape[0] or not _even(array, shape[0]):
-            raise ValueError(f"Column {name}: every row must hold {shape[0]} numbers, and one holds others or none.")
+            raise ValueError(
+                f"Column {name}: every row must hold {shape[0]} numbers, but one holds more, fewer or none."
+            )
         return _numbers(flat).reshape(len(array), *shape)
     if array.null_count:
         raise ValueError(f"Column {name}: a row has no value; fill or drop it first (DataFrame.fillna, dropna).")

@@ -40,7 +40,7 @@ def answer(control: Control, content: Mapping[str, Any], _buffers: list[Any]) ->
     """
     now = time.monotonic_ns()
     generation, cursor = content["cursors"].get(str(control.rank), (0, 0))
-    if generation != session.generation():  # another engine, another ring
+    if generation != session.generation():  # a new engine has a new ring
         cursor = 0
     cursor, records = session.engine().trace(cursor) if session.is_initialized() else (0, [])
     recent, waits, last = operations(records)

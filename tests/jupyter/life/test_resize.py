@@ -136,7 +136,7 @@ def test_values_that_a_resize_would_lose_need_force(kernel: Kernel) -> None:
     )
     assert kernel.run("%%hvdrun\nshard, x, rank, size").shown == ["[0] ([2], 2, 0, 1)"]
     for line, said in (
-        ("%hvd resize", "say how many ranks there are to be, as in %hvd resize 6, or --drop 0,3"),
+        ("%hvd resize", "the number of ranks is missing: write %hvd resize 6, or --drop 0,3"),
         ("%hvd resize some", "'some' is not a number of ranks: write 1 or more, as in %hvd resize 6"),
         ("%hvd resize 2 -np 3", "2 and -np 3 are two numbers of ranks: keep one of them"),
     ):

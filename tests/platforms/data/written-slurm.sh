@@ -11,7 +11,7 @@
 #SBATCH --mem=4096M
 #SBATCH --gpus-per-node=2
 set -e
-# Ranks of several nodes know each other by it.
+# Ranks of several nodes authenticate each other with it.
 HVD_SECRET_KEY=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
 export HVD_SECRET_KEY
 export NCCL_DEBUG=INFO

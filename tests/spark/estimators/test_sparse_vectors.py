@@ -31,7 +31,7 @@ def test_column_is_sparse_if_each_row_is(results: Mapping[str, Any]) -> None:
 @pytest.mark.parametrize("case", ["another_length", "none_there"])
 def test_vector_of_another_length_or_none_is_refused(results: Mapping[str, Any], case: str) -> None:
     assert results[case]["raised"] == "ValueError"
-    assert results[case]["text"] == "Column x: every row must hold 3 numbers, and one holds others or none."
+    assert results[case]["text"] == "Column x: every row must hold 3 numbers, but one holds more, fewer or none."
 
 
 def test_batches_are_dense_and_hold_each_row(results: Mapping[str, Any]) -> None:

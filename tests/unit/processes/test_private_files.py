@@ -27,7 +27,7 @@ def test_s15_temporary_folder_writable_by_others_is_refused(
 ) -> None:
     tmp_path.chmod(mode)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(ClusterError, match=r"other users can replace what lies there\. Set TMPDIR"):
+    with pytest.raises(ClusterError, match=r"other users can replace the files in it\. Set TMPDIR"):
         private_folder()
     assert list(tmp_path.iterdir()) == []
     tmp_path.chmod(mode | stat.S_ISVTX)
