@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool
+from hvdtest.lazy import hvd, torch
 from hvdtest.pools import layouts
 
 pytestmark = pytest.mark.mp
@@ -14,24 +15,16 @@ layout = layouts((2, "shm"), (3, "tcp"), nightly=((1, "auto"),))
 
 
 def model_of() -> object:
-    import torch
-
     torch.manual_seed(5)
     return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)).double()
 
 
 def batch(rank: int, step: int) -> object:
-    import torch
-
     return torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(100 * step + rank))
 
 
 def known_sums() -> None:
     """Steps in different directions add up, equal ones are unchanged."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     apart, alike = torch.nn.Parameter(torch.zeros(size, 2)), torch.nn.Parameter(torch.ones(4))
     named = [("apart", apart), ("alike", alike)]
@@ -49,10 +42,6 @@ def test_known_sums(ranks: RankPool) -> None:
 
 def combined(kind: str) -> None:
     """Take several steps of an optimizer with state: every update is Adasum of the updates of all ranks."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     compression = {"fp16": hvd.Compression.fp16, "bf16": hvd.Compression.bf16}.get(kind, hvd.Compression.none)
     passes = 2 if kind == "passes" else 1
@@ -97,9 +86,6 @@ def test_combined_steps(ranks: RankPool, kind: str) -> None:
 
 
 def rules() -> None:
-    import torch
-
-    import hvd_kernel.torch as hvd
     from hvd_kernel.torch.optimizer import NO_BUCKETS
 
     rank, size = hvd.rank(), hvd.size()
@@ -161,10 +147,6 @@ def test_rules(ranks: RankPool) -> None:
 
 
 def in_a_set() -> None:
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     hvd.shutdown()
     hvd.init(process_sets="dynamic")
     rank, size = hvd.rank(), hvd.size()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool
+from hvdtest.lazy import hvd, torch
 from hvdtest.pools import layouts
 
 pytestmark = pytest.mark.mp
@@ -14,10 +15,6 @@ layout = layouts((2, "shm"), nightly=((1, "auto"), (3, "tcp")))
 
 
 def handles() -> None:
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     size = hvd.size()
     one = hvd.allreduce_async(torch.ones(2), name="one", op=hvd.Sum)
     same(hvd.synchronize(one), torch.full((2,), float(size)))
@@ -50,10 +47,6 @@ def test_handles(ranks: RankPool) -> None:
 
 def names() -> list[int]:
     """A name in flight is refused at once; a barrier passes it; unnamed ones count every call, also one that fails."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     hvd.barrier()
     if rank == 0:
@@ -89,10 +82,6 @@ def test_names(ranks: RankPool) -> None:
 
 
 def compressed() -> None:
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     whole = size * (size + 1) / 2
     x = torch.full((3,), 1.0 + 2.0**-12) * (rank + 1)
@@ -112,10 +101,6 @@ def test_compressed_groups_and_rows(ranks: RankPool) -> None:
 def side_by_side() -> None:
     """Operations that could travel together keep their own factor, operator and type; ranks start them in any order."""
     import random
-
-    import torch
-
-    import hvd_kernel.torch as hvd
 
     rank, size = hvd.rank(), hvd.size()
     whole = size * (size + 1) // 2
@@ -141,8 +126,6 @@ def test_side_by_side(ranks: RankPool) -> None:
 
 def objects() -> None:
     """Default names depend on the type of each rank's object, so ranks with other types must pass one."""
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     mine = {"rank": rank} if rank == 0 else [rank]
     assert hvd.broadcast_object(mine, 0, name="named") == {"rank": 0}

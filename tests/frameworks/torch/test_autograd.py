@@ -5,15 +5,12 @@ from __future__ import annotations
 import pytest
 from hvdtest.exact import same
 from hvdtest.launch import RankPool
+from hvdtest.lazy import hvd, torch
 
 pytestmark = pytest.mark.mp
 
 
 def compressed() -> None:
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     x = torch.ones(4, requires_grad=True)
     y = hvd.allreduce(x, op=hvd.Sum, compression=hvd.Compression.fp16)
@@ -32,10 +29,6 @@ def test_compression(ranks: RankPool) -> None:
 
 def through_operators() -> None:
     """Gradients of Min, Max and Product are reduced with the same operator, as in Horovod; a graph may be used twice."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     x = torch.full((2,), rank + 1.0, requires_grad=True)
     y = hvd.allreduce(x, name="max", op=hvd.Max)
@@ -55,10 +48,6 @@ def test_operators(ranks: RankPool) -> None:
 
 def through_group_piecewise() -> None:
     """Backward runs for each result of a group separately, without retain_graph: one node, several times."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     calls = {
         "allreduce": (lambda xs: hvd.grouped_allreduce(xs, name="a", op=hvd.Sum), float(size)),
@@ -80,10 +69,6 @@ def test_groups_walked_back_piece_by_piece(ranks: RankPool) -> None:
 
 def twice_derived() -> None:
     """A derivative is made of collectives that have one too: y = f(x), then x.grad of the square of d(y ** 3)/dx."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     own, whole = 36.0 * (rank + 1) ** 3, 36.0 * (size * (size * (size + 1) // 2)) ** 3
     calls = {

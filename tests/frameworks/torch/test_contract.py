@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool
+from hvdtest.lazy import hvd, torch
 from hvdtest.pools import layouts
-
-if TYPE_CHECKING:
-    import torch
 
 pytestmark = pytest.mark.mp
 
@@ -27,24 +25,16 @@ def classes() -> list[Any]:
 
 
 def weight(seed: int) -> torch.nn.Parameter:
-    import torch
-
     return torch.nn.Parameter(torch.randn(4, 3, generator=torch.Generator().manual_seed(seed)))
 
 
 def counted(rank: int, like: torch.Tensor) -> torch.Tensor:
     """A rank's gradient: whole numbers, so that their mean is exact."""
-    import torch
-
     return (torch.arange(12.0).reshape(4, 3) - 5).to(like.dtype) * (rank + 1)
 
 
 def every_class() -> list[str]:
     """Each optimizer makes the steps of the plain one with the mean of the gradients, to the bit."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     for kind in classes():
         sparse = kind is torch.optim.SparseAdam
@@ -81,10 +71,6 @@ def test_every_optimizer_class(ranks: RankPool) -> None:
 
 def every_state(trained: bool) -> None:
     """The root's state and options arrive with their types, also if only the root has a state; parameters do not move."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, root = hvd.rank(), hvd.size() - 1
 
     def told(value: object) -> object:
@@ -126,10 +112,6 @@ def test_state_of_every_optimizer_class(ranks: RankPool, trained: bool) -> None:
 
 def zero_gradients() -> None:
     """Horovod leaves zero gradients if there was no state; programs read them."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     trained, frozen = weight(1), torch.nn.Parameter(torch.ones(2), requires_grad=False)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([trained, frozen], lr=1.0, momentum=0.9, weight_decay=0.5))
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
@@ -157,10 +139,6 @@ def test_zero_gradients_after_the_broadcast_of_no_state(ranks: RankPool) -> None
 
 def pending_at_join() -> None:
     """Operations that a rank has started before it joins still contain its part."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     started = hvd.allreduce_async(torch.ones(3), name="started", op=hvd.Sum) if rank == 0 else -1
     if rank == 0:
@@ -184,9 +162,6 @@ def copied() -> None:
     import warnings
 
     import cloudpickle
-    import torch
-
-    import hvd_kernel.torch as hvd
 
     param = weight(1)
     optimizer = hvd.DistributedOptimizer(torch.optim.Adam([param], lr=0.5))
@@ -228,9 +203,6 @@ def test_copies_of_an_optimizer(ranks: RankPool) -> None:
 def wrong_things() -> None:
     """Non-tensors are refused by name, before anything is sent."""
     import numpy as np
-    import torch
-
-    import hvd_kernel.torch as hvd
 
     calls = {
         "allreduce": hvd.allreduce,

@@ -5,15 +5,12 @@ from __future__ import annotations
 import pytest
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool
+from hvdtest.lazy import hvd, torch
 
 pytestmark = pytest.mark.mp
 
 
 def objects() -> None:
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     for root in range(size):
         got = hvd.broadcast_object({"from": rank, "f": lambda: rank * 10, "t": torch.full((2,), rank)}, root)
@@ -26,10 +23,6 @@ def test_objects(ranks: RankPool) -> None:
 
 
 def parameters() -> None:
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, root = hvd.rank(), hvd.size() - 1
     torch.manual_seed(rank)
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2, bias=False))
@@ -56,10 +49,6 @@ def test_parameters(ranks: RankPool) -> None:
 
 
 def buffers_without_arithmetic() -> None:
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, root = hvd.rank(), hvd.size() - 1
     strided = torch.arange(6).to(torch.uint32).view(3, 2)[:, 0] if rank == root else torch.zeros(3).to(torch.uint32)
     assert hvd.broadcast(strided, root).tolist() == [0, 2, 4]
@@ -80,10 +69,6 @@ def test_buffers_of_types_without_arithmetic(ranks: RankPool) -> None:
 
 
 def refusals() -> None:
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     param = torch.nn.Parameter(torch.ones(2 + hvd.rank()))
     lbfgs = torch.optim.LBFGS([param])
     raises(ValueError, "cannot broadcast torch.optim.LBFGS state", hvd.broadcast_optimizer_state, lbfgs, 0)

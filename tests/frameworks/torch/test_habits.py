@@ -10,6 +10,7 @@ import pytest
 from hvdtest.exact import same
 from hvdtest.gradients import batch, close, local_gradients, mean, model_of
 from hvdtest.launch import RankPool
+from hvdtest.lazy import hvd, torch
 from hvdtest.pools import layouts
 
 pytestmark = pytest.mark.mp
@@ -20,10 +21,6 @@ layout = layouts((2, "shm"), nightly=((3, "tcp"),))
 
 def preconditioned() -> None:
     """K-FAC: a pseudo loss is reduced for its statistics and thrown away, then the real one is changed before the step."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     model = model_of()
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=1.0), named_parameters=model.named_parameters()
@@ -59,10 +56,6 @@ def before_any_backward() -> None:
     """Some call step once before the first backward, to silence the schedulers or to make the optimizer's state."""
     import warnings
 
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     model = model_of()
     optimizer = hvd.DistributedOptimizer(
         torch.optim.AdamW(model.parameters(), lr=0.1), named_parameters=model.named_parameters()
@@ -88,10 +81,6 @@ def test_a_step_before_the_first_backward(ranks: RankPool) -> None:
 
 def measured() -> None:
     """The running averages of every image example: one name for all batches, on detached scalars; and gathered lists."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
 
     class Metric:
@@ -127,10 +116,6 @@ def test_metrics_and_gathered_lists(ranks: RankPool) -> None:
 def resumed() -> None:
     """Only rank 0 reads the checkpoint; epoch, parameters and optimizer state are broadcast to the others."""
     import io
-
-    import torch
-
-    import hvd_kernel.torch as hvd
 
     rank = hvd.rank()
 
@@ -177,11 +162,8 @@ def test_a_checkpoint_that_only_rank_0_reads(ranks: RankPool) -> None:
 
 def with_workers() -> None:
     """DataLoader with forked workers and a DistributedSampler, while operations run: every example exactly once."""
-    import torch
     from torch.utils.data import DataLoader, TensorDataset
     from torch.utils.data.distributed import DistributedSampler
-
-    import hvd_kernel.torch as hvd
 
     examples = torch.arange(24, dtype=torch.float64)
     dataset = TensorDataset(examples)

@@ -6,16 +6,13 @@ import pytest
 from hvdtest.exact import raises, same
 from hvdtest.gradients import batch, close, local_gradients, mean, model_of
 from hvdtest.launch import RankPool
+from hvdtest.lazy import hvd, torch
 
 pytestmark = pytest.mark.mp
 
 
 def like_its_class() -> None:
     import warnings
-
-    import torch
-
-    import hvd_kernel.torch as hvd
 
     model = model_of()
     plain = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
@@ -64,10 +61,6 @@ def test_is_like_its_class(ranks: RankPool) -> None:
 
 def passes() -> None:
     """The number of passes changes between steps, and a step may be called before all passes."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     model = model_of()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), backward_passes_per_step=2)
     optimizer.set_backward_passes_per_step(1)
@@ -91,10 +84,6 @@ def test_backward_passes_per_step(ranks: RankPool) -> None:
 
 def misuse() -> None:
     import warnings
-
-    import torch
-
-    import hvd_kernel.torch as hvd
 
     model = model_of()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
@@ -124,10 +113,6 @@ def test_misuse(ranks: RankPool) -> None:
 
 def uneven() -> None:
     """A parameter that only some ranks' graphs reach, one that is frozen, one frozen later."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     a, b, c, d = (torch.nn.Parameter(torch.full((3,), float(i))) for i in range(4))
     c.requires_grad_(False)
@@ -155,9 +140,6 @@ def test_unused_and_frozen_parameters(ranks: RankPool) -> None:
 
 def overlapping() -> bool:
     """The last layer's gradient is in flight before the first layer's is computed."""
-    import torch
-
-    import hvd_kernel.torch as hvd
     from hvd_kernel.core import handles
 
     enqueued_before_first_layer = []
@@ -186,10 +168,6 @@ def test_reduction_overlaps_backward(ranks: RankPool) -> None:
 
 def rewrapped() -> None:
     """A cell that creates the optimizer runs again: the newest one reduces, the hooks of older ones are removed."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     model = model_of()
     kept = []
     for _ in range(3):
@@ -211,9 +189,6 @@ def test_wrapping_again(ranks: RankPool) -> None:
 
 def counted() -> list[int]:
     """Steps and samples are counted without user code."""
-    import torch
-
-    import hvd_kernel.torch as hvd
     from hvd_kernel.core import metrics
 
     metrics.reset()
@@ -241,10 +216,6 @@ def test_steps_and_samples(ranks: RankPool) -> None:
 def reset_between_cells() -> None:
     """The communicator is reset between two cells, as after a failure: an existing optimizer continues."""
     import contextlib
-
-    import torch
-
-    import hvd_kernel.torch as hvd
 
     model = model_of()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))

@@ -6,6 +6,7 @@ import pytest
 from hvdtest.exact import raises, same
 from hvdtest.gradients import batch, close, local_gradients, mean, model_of
 from hvdtest.launch import RankPool
+from hvdtest.lazy import hvd, torch
 from hvdtest.pools import layouts
 
 pytestmark = pytest.mark.mp
@@ -16,10 +17,6 @@ layout = layouts((2, "shm"), nightly=((1, "auto"), (3, "tcp"), (4, "shm")))
 
 def closed_over() -> None:
     """Gradients of a closure are reduced before the step uses them, also if the optimizer calls it several times."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
 
     def run(kind: object, distributed: bool, **options: object) -> object:
@@ -57,10 +54,6 @@ def test_closures(ranks: RankPool) -> None:
 
 def grown() -> None:
     """Parameters that are unfrozen or added after the optimizer was created are reduced like the others."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     a, b, c = (torch.nn.Parameter(torch.zeros(2, dtype=torch.float64)) for _ in range(3))
     b.requires_grad_(False)
@@ -91,10 +84,6 @@ def test_parameters_added_later(ranks: RankPool) -> None:
 
 def clipped() -> None:
     """Clipping between synchronize and step uses the reduced gradients: one norm on all ranks."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     model = model_of()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0))
     wanted = mean([local_gradients(r) for r in range(hvd.size())])
@@ -116,10 +105,6 @@ def test_clipping(ranks: RankPool) -> None:
 def twice() -> None:
     """A step after synchronize reduces again, and warns once; a new round does not warn."""
     import warnings
-
-    import torch
-
-    import hvd_kernel.torch as hvd
 
     rank, size = hvd.rank(), hvd.size()
     w = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
@@ -155,10 +140,6 @@ def test_synchronize_twice(ranks: RankPool) -> None:
 
 def scaled_by_amp() -> None:
     """A GradScaler between synchronize and step: all ranks make the step, or none does after one rank's overflow."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     model = model_of().float()
     plain = model_of().float()
@@ -196,10 +177,6 @@ def scaled_by_amp() -> None:
 
 def resumed() -> None:
     """A scheduler created before the optimizer was wrapped still sets its learning rate after a state was loaded."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     w = torch.nn.Parameter(torch.zeros(2))
     plain = torch.optim.SGD([w], lr=1.0, momentum=0.5)
     scheduler = torch.optim.lr_scheduler.StepLR(plain, step_size=1, gamma=0.5)
@@ -226,10 +203,6 @@ def test_gradient_scaler(ranks: RankPool) -> None:
 
 def two_at_once() -> None:
     """Two alternating optimizers, as in a GAN, each freezing the other's parameters meanwhile."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     maker, judge = torch.nn.Linear(2, 2).double(), torch.nn.Linear(2, 1).double()
     nets = {"maker": maker, "judge": judge}

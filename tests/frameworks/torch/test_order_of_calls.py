@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool
+from hvdtest.lazy import hvd, torch
 from hvdtest.pools import layouts
 
 pytestmark = pytest.mark.mp
@@ -22,8 +23,6 @@ layout = layouts((2, "shm"), nightly=((4, "shm"), (3, "tcp")))
 
 def net_of(draw: Any) -> Any:
     """A model with a parameter that some ranks use, and maybe one that none does."""
-    import torch
-
     torch.manual_seed(draw.randrange(1000))
     net = torch.nn.ModuleDict(
         {"first": torch.nn.Linear(3, 4), "second": torch.nn.Linear(4, 4), "last": torch.nn.Linear(4, 2)}
@@ -35,8 +34,6 @@ def net_of(draw: Any) -> Any:
 
 
 def loss_of(net: Any, step: int, rank: int, some: set[int]) -> Any:
-    import torch
-
     data = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1000 * step + rank))
     output = net["last"](torch.tanh(net["second"](torch.tanh(net["first"](data)))))
     return ((output + net.some) if rank in some else output).square().mean()
@@ -58,18 +55,12 @@ class Loop:
         self.buckets = self.draw.choice([None, None, False])
 
     def plain(self, net: Any) -> Any:
-        import torch
-
         if self.optimizer == "SGD":
             return torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
         return torch.optim.AdamW(net.parameters(), lr=0.01)
 
     def run(self, rank: int, size: int, distributed: bool) -> Any:
         import random
-
-        import torch
-
-        import hvd_kernel.torch as hvd
 
         net = net_of(random.Random(self.net_seed))
         optimizer = self.plain(net)
@@ -105,8 +96,6 @@ class Loop:
         return net
 
     def edit(self, net: Any, optimizer: Any, scaler: Any) -> None:
-        import torch
-
         params = list(net.parameters())
         if self.kind == "amp" and self.draw.random() < 0.7:
             scaler.unscale_(optimizer)
@@ -129,8 +118,6 @@ class Loop:
 
 def add_mean(net: Any, losses: list[Any]) -> set[Any]:
     """Add the mean of the ranks' gradients to ``grad``; return the parameters for which any rank has a gradient."""
-    import torch
-
     params = list(net.parameters())
     reached = set()
     of_ranks = [torch.autograd.grad(loss, params, allow_unused=True) for loss in losses]
@@ -145,10 +132,6 @@ def add_mean(net: Any, losses: list[Any]) -> set[Any]:
 
 def trials(kind: str, count: int) -> int:
     """Parameters are the same bits on all ranks, and those of one process but for the order of sums."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     for seed in range(count):
         mine = Loop(kind, seed).run(hvd.rank(), hvd.size(), distributed=True)
         alone = Loop(kind, seed).run(0, hvd.size(), distributed=False)
@@ -167,10 +150,6 @@ def test_trials_equal_one_process(ranks: RankPool, kind: str, count: int) -> Non
 
 def ordinary() -> None:
     """The reduced gradient after backward; zero_grad without a step; a step without gradients."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     mean = (size + 1) / 2
     w = torch.nn.Parameter(torch.zeros(3))
@@ -207,10 +186,6 @@ def test_gradients_are_reduced_after_backward(ranks: RankPool) -> None:
 
 def shared_weight() -> None:
     """One slot for a parameter with several names, whatever the options; its first name is used."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     everyone = float(sum(range(1, size + 1)))
     for options, factor in (
@@ -251,10 +226,6 @@ def test_shared_weight_with_two_names(ranks: RankPool) -> None:
 
 def kept() -> bool:
     """Gradients that the user keeps retain their values; a gradient in other memory stays there."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     mean = (size + 1) / 2
 
@@ -325,10 +296,6 @@ def test_kept_gradients_keep_their_values(ranks: RankPool) -> None:
 
 def converted() -> None:
     """A model that is converted, or whose parameters change their shape, after the first steps."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     mean = (size + 1) / 2
     for dtype in (torch.float64, torch.bfloat16):
@@ -357,8 +324,6 @@ def converted() -> None:
 
 def ranks_share() -> bool:
     """Tell whether these ranks have shared memory."""
-    import hvd_kernel.torch as hvd
-
     try:
         hvd.shared_empty((1,))
     except hvd.HorovodInternalError:
@@ -374,10 +339,7 @@ def differing() -> None:
     """Graphs that differ between ranks, separate losses, checkpoints, other threads, parameters unfrozen later."""
     import threading
 
-    import torch
     from torch.utils.checkpoint import checkpoint
-
-    import hvd_kernel.torch as hvd
 
     rank, size = hvd.rank(), hvd.size()
     mean = (size + 1) / 2
@@ -459,10 +421,6 @@ def test_differing_graphs(ranks: RankPool) -> None:
 
 def edited() -> None:
     """Change a gradient while others are being reduced: every rank gets an error that names it."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     mean = (size + 1) / 2
 
@@ -520,10 +478,6 @@ def test_changes_of_gradients_in_flight(ranks: RankPool) -> None:
 
 def mixed_kinds() -> None:
     """In the first step a gradient is sparse on rank 0 only: an error on every rank."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     table = torch.nn.Parameter(torch.zeros(4, 2))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([table], lr=1.0), [("table", table)])
     loss = torch.nn.functional.embedding(torch.tensor([1]), table, sparse=hvd.rank() == 0).sum()
@@ -540,10 +494,6 @@ def test_differing_kinds_in_the_first_step(ranks: RankPool) -> None:
 
 def failed() -> None:
     """A failed backward pass: the next one works, also with a new communicator."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
 
     class Fails(torch.autograd.Function):
@@ -580,9 +530,6 @@ def test_backward_that_failed(ranks: RankPool) -> None:
 
 def interrupted() -> None:
     """An interrupt ends the wait, not the operations: the next round waits for them, and its values are right."""
-    import torch
-
-    import hvd_kernel.torch as hvd
     from hvd_kernel.torch import reducer
 
     rank, size, numbers = hvd.rank(), hvd.size(), 1 << 24  # 64 MiB: in flight long after the interrupt

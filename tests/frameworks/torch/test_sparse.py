@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool
+from hvdtest.lazy import hvd, torch
 from hvdtest.pools import layouts
 
 pytestmark = pytest.mark.mp
@@ -15,8 +16,6 @@ layout = layouts((2, "shm"), (3, "tcp"), nightly=((1, "auto"),))
 
 def of_rank(rank: int, dtype: str = "float64") -> object:
     """Rank r has r + 1 entries, some in one place, none on rank 2; all sums are exact."""
-    import torch
-
     count = 0 if rank == 2 else rank + 2
     rows = torch.arange(count) % 2 + rank
     values = (torch.arange(count * 3).reshape(count, 3) + 10 * rank).to(getattr(torch, dtype))
@@ -24,10 +23,6 @@ def of_rank(rank: int, dtype: str = "float64") -> object:
 
 
 def summed(dtype: str) -> None:
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     want = sum(of_rank(r, dtype).to_dense() for r in range(size))
     for op, result in ((hvd.Sum, want), (hvd.Average, want / size)):
@@ -51,8 +46,6 @@ def test_sums(ranks: RankPool, dtype: str) -> None:
 
 
 def in_a_set() -> None:
-    import hvd_kernel.torch as hvd
-
     hvd.shutdown()
     hvd.init(process_sets="dynamic")
     rank, size = hvd.rank(), hvd.size()
@@ -69,8 +62,6 @@ def test_process_set(ranks: RankPool) -> None:
 
 
 def tables(number: int = 1) -> object:
-    import torch
-
     made = torch.nn.ModuleList([torch.nn.Embedding(6, 2, sparse=True, dtype=torch.float64) for _ in range(number)])
     with torch.no_grad():
         for table in made:
@@ -80,10 +71,6 @@ def tables(number: int = 1) -> object:
 
 def first_round() -> None:
     """In the first step only the last rank's graph reaches the second table, and later only rank 0's the first."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     model = tables(2)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
@@ -114,10 +101,6 @@ def test_graphs_that_differ(ranks: RankPool) -> None:
 
 def mixed_kinds() -> None:
     """A gradient agreed on as dense stays dense, and the other way round, for every graph of one rank."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     table = torch.nn.Parameter(torch.zeros(4, 2, dtype=torch.float64))
 
@@ -141,10 +124,6 @@ def test_ranks_agree_on_the_kinds_of_gradients(ranks: RankPool) -> None:
 
 def like_dense(kind: str) -> None:
     """Three steps over rows that differ from rank to rank: as one process with a dense gradient of the average."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     model, alone = tables()[0], torch.nn.Parameter(torch.zeros(6, 2, dtype=torch.float64))
     passes = 2 if kind == "passes" else 1
@@ -177,10 +156,6 @@ def test_optimizers(ranks: RankPool, kind: str) -> None:
 
 def grouped() -> None:
     """A sparse gradient does not travel in a group."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     if hvd.size() > 1:
         model = tables(2)
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), groups=1)
@@ -194,10 +169,6 @@ def test_sparse_gradients_in_a_group_are_refused(ranks: RankPool) -> None:
 
 def joined_in_the_first_round() -> None:
     """A rank that joins before any agreement: dense gradients are reduced, and agreed on later."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     weight = torch.nn.Parameter(torch.zeros(2))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), [("w", weight)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 from hvdtest.exact import same, ulps
 from hvdtest.launch import RankPool
+from hvdtest.lazy import hvd, torch
 from hvdtest.pools import layout_id, layouts
 
 pytestmark = pytest.mark.mp
@@ -21,8 +22,6 @@ FLOAT32_ULPS = 8  # units in the last place of each tensor's largest parameter, 
 
 
 def network(dtype: str) -> object:
-    import torch
-
     torch.manual_seed(7)
     layers = [
         torch.nn.Conv2d(1, 4, 3, padding=1),
@@ -37,18 +36,12 @@ def network(dtype: str) -> object:
 
 
 def data(dtype: str) -> tuple[object, object]:
-    import torch
-
     generator = torch.Generator().manual_seed(3)
     images = torch.rand(STEPS, BATCH, 1, 8, 8, generator=generator, dtype=torch.float64)
     return images.to(getattr(torch, dtype)), torch.randint(0, 10, (STEPS, BATCH), generator=generator)
 
 
 def trained(dtype: str, rank: int, size: int, distributed: bool) -> object:
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     torch.set_num_threads(1)
     model = network(dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
@@ -65,10 +58,6 @@ def trained(dtype: str, rank: int, size: int, distributed: bool) -> object:
 
 def compared(dtype: str) -> list[float]:
     """Largest difference from the single process: absolute, and in units in the last place of each tensor's largest."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     mine = trained(dtype, hvd.rank(), hvd.size(), distributed=True)
     alone = trained(dtype, 0, 1, distributed=False)
     start = network(dtype)
@@ -99,8 +88,6 @@ ROWS = 20
 
 def reader() -> object:
     """Return an embedding whose gradient is sparse, and a dense head."""
-    import torch
-
     torch.manual_seed(11)
     table = torch.nn.EmbeddingBag(ROWS, 6, mode="sum", sparse=True)
     return torch.nn.Sequential(table, torch.nn.Tanh(), torch.nn.Linear(6, 4), torch.nn.Linear(4, 3)).double()
@@ -108,8 +95,6 @@ def reader() -> object:
 
 def optimizers_of(kind: str, model: object) -> list[object]:
     """Return an optimizer for dense gradients, and a second one for the table's sparse ones if the first lacks support."""
-    import torch
-
     table, dense = list(model[0].parameters()), [p for part in model[1:] for p in part.parameters()]
     if kind == "SGD":
         return [torch.optim.SGD([{"params": table, "lr": 0.2}, {"params": dense}], lr=0.05, momentum=0.9)]
@@ -119,10 +104,6 @@ def optimizers_of(kind: str, model: object) -> list[object]:
 
 def read(kind: str, rank: int, size: int, passes: int, options: dict[str, object] | None) -> object:
     """Train; a rank uses every size-th sample, in equal passes. None: one process, one pass."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     torch.set_num_threads(1)
     model = reader()
     optimizers = optimizers_of(kind, model)
@@ -152,8 +133,6 @@ def read(kind: str, rank: int, size: int, passes: int, options: dict[str, object
 
 
 def read_like_one(kind: str, passes: int, options: dict[str, object]) -> float:
-    import hvd_kernel.torch as hvd
-
     mine = read(kind, hvd.rank(), hvd.size(), passes, options)
     alone = read(kind, 0, 1, 1, None)
     worst = 0.0

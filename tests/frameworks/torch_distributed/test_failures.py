@@ -9,6 +9,7 @@ import pytest
 from hvdtest.exact import raises
 from hvdtest.hvdrun import hvdrun, lines_of
 from hvdtest.launch import RankPool
+from hvdtest.lazy import hvd, torch
 from hvdtest.pools import layouts
 from hvdtest.torch_worlds import world
 
@@ -19,9 +20,6 @@ layout = layouts((2, "shm"), nightly=((2, "tcp"),))
 
 def released(where: str, folder: str) -> Any:
     """The last rank aborts while rank 0 waits; return rank 0's error."""
-    import torch
-
-    import hvd_kernel.torch as hvd
     from hvd_kernel.core import session
     from hvd_kernel.errors import HorovodInternalError
 
@@ -64,10 +62,6 @@ def test_error_releases_the_other_rank(ranks: RankPool, where: str, tmp_path: Pa
 
 
 def working_again(folder: str) -> float:
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     hvd.shutdown()
     hvd.init()
     with world("hvd", folder) as dist:
@@ -108,9 +102,6 @@ def test_script_whose_rank_raises(mark: str, tmp_path: Path) -> None:
 
 def bad_input(folder: str) -> bool:
     """Each error is raised before anything is sent, so that the group goes on."""
-    import torch
-
-    import hvd_kernel.torch as hvd
     from hvd_kernel.torch.distributed import checks, reductions
 
     rank, size = hvd.rank(), hvd.size()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool
+from hvdtest.lazy import hvd, torch
 from hvdtest.pools import layouts
 from hvdtest.torch_worlds import world
 
@@ -17,9 +18,6 @@ layout = layouts((3, "shm"), nightly=((2, "tcp"), (4, "shm")))
 
 def engines(folder: str) -> list[str]:
     """The group of all ranks shares the engine of hvd.init(); every other one is closed with its group."""
-    import torch
-
-    import hvd_kernel.torch as hvd
     from hvd_kernel.errors import HorovodInternalError
     from hvd_kernel.torch.distributed.groups import CLOSED
 
@@ -56,10 +54,6 @@ def test_engines_of_groups(ranks: RankPool, tmp_path: Path) -> None:
 
 def local(folder: str) -> bool:
     """Members alone call new_group; groups of different ranks work at the same time."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     with world("hvd", folder) as dist:
         mine = [rank] if rank == 0 else list(range(1, size))
@@ -77,10 +71,6 @@ def test_local_synchronization(ranks: RankPool, tmp_path: Path) -> None:
 
 def mesh(folder: str) -> list[float]:
     """A mesh of one dimension, and DTensors on it."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     with world("hvd", folder):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -100,7 +90,6 @@ def test_device_mesh(ranks: RankPool, tmp_path: Path) -> None:
 
 
 def other_number(folder: str) -> bool:
-    import hvd_kernel.torch as hvd
     from hvd_kernel.torch.distributed.groups import OTHER_RANK
 
     rank = (hvd.rank() + 1) % hvd.size()

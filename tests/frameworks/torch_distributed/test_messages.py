@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool
+from hvdtest.lazy import hvd, torch
 from hvdtest.pools import layouts
 from hvdtest.torch_worlds import world
 
@@ -19,10 +20,6 @@ layout = layouts((3, "shm"), nightly=((2, "tcp"), (4, "shm")))
 
 def from_any_source(folder: str) -> list[int]:
     """Rank 0 receives two messages of each rank, in the order in which they arrive."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     sources = []
     with world("hvd", folder) as dist:
         for number in (1, 2):
@@ -48,8 +45,6 @@ def test_receiver_from_any_source_learns_the_sender(ranks: RankPool, tmp_path: P
 
 def received_in_the_background(folder: str) -> None:
     """An irecv from any source is served while its rank is in a collective, which the sender calls later."""
-    import torch
-
     with world("hvd", folder) as dist:
         rank, tensor = dist.get_rank(), torch.zeros(3)
         work = dist.irecv(tensor) if rank == 0 else None
@@ -69,8 +64,6 @@ def test_receive_from_any_source_needs_no_wait(ranks: RankPool, tmp_path: Path) 
 
 
 def outputs_with_gaps(folder: str) -> None:
-    import torch
-
     with world("hvd", folder) as dist:
         table = torch.zeros(4, 4)
         if dist.get_rank() == 0:
@@ -87,8 +80,6 @@ def test_tensors_with_gaps_are_sent_and_received(ranks: RankPool, tmp_path: Path
 
 def refused(folder: str) -> None:
     """Errors of one rank's call leave the order of messages as it was."""
-    import torch
-
     from hvd_kernel.errors import HvdTimeout, Mismatch
     from hvd_kernel.torch.distributed import checks
 
@@ -131,9 +122,6 @@ def test_bad_messages_are_refused(ranks: RankPool, tmp_path: Path) -> None:
 
 def released(folder: str, kind: str) -> Any:
     """Rank 1 aborts while rank 0 waits for its message; return rank 0's error."""
-    import torch
-
-    import hvd_kernel.torch as hvd
     from hvd_kernel.core import session
     from hvd_kernel.errors import HorovodInternalError
 
@@ -164,15 +152,12 @@ def test_error_releases_a_waiting_message(ranks: RankPool, kind: str, tmp_path: 
 
 
 def again() -> None:
-    import hvd_kernel.torch as hvd
-
     hvd.shutdown()
     hvd.init()
 
 
 def pipeline(folder: str) -> Any:
     """Two stages of torch's own pipeline, with GPipe and 1F1B; return the loss that the last stage computes."""
-    import torch
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
     torch.manual_seed(1)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool
+from hvdtest.lazy import hvd, torch
 from hvdtest.pools import layouts
 from hvdtest.torch_worlds import world
 
@@ -27,8 +28,6 @@ def check(function: Callable[..., None]) -> Callable[..., None]:
 
 @check
 def averages(dist: Any, rank: int, size: int) -> None:
-    import torch
-
     mean = torch.full((3,), float(2 * rank))
     dist.all_reduce(mean, dist.ReduceOp.AVG)
     same(mean, torch.full((3,), float(size - 1)))
@@ -39,7 +38,6 @@ def averages(dist: Any, rank: int, size: int) -> None:
 
 @check
 def scaled_sums(dist: Any, rank: int, size: int) -> None:
-    import torch
     from torch._C._distributed_c10d import _make_nccl_premul_sum
 
     for factor in (0.5, torch.tensor([0.5])):
@@ -50,8 +48,6 @@ def scaled_sums(dist: Any, rank: int, size: int) -> None:
 
 @check
 def bools(dist: Any, rank: int, size: int) -> None:
-    import torch
-
     operations = dist.ReduceOp
     first = torch.tensor([rank == 0, True, False])
     either, both = torch.tensor([True, True, False]), torch.tensor([size == 1, True, False])
@@ -70,8 +66,6 @@ def bools(dist: Any, rank: int, size: int) -> None:
 
 @check
 def complex_numbers(dist: Any, rank: int, size: int) -> None:
-    import torch
-
     gathered = [torch.empty(2, dtype=torch.complex64) for _ in range(size)]
     dist.all_gather(gathered, torch.tensor([complex(rank, -1), -2j]))
     for number, tensor in enumerate(gathered):
@@ -83,8 +77,6 @@ def complex_numbers(dist: Any, rank: int, size: int) -> None:
 
 @check
 def types_that_the_core_only_moves(dist: Any, rank: int, size: int) -> None:
-    import torch
-
     total = sum(range(1, size + 1))
     for name in ("float8_e4m3fn", "float8_e5m2", "uint32"):
         kind = getattr(torch, name)
@@ -101,8 +93,6 @@ def types_that_the_core_only_moves(dist: Any, rank: int, size: int) -> None:
 
 @check
 def uneven_sizes(dist: Any, rank: int, size: int) -> None:
-    import torch
-
     gathered = [torch.empty(number + 1, 2) for number in range(size)]
     dist.all_gather(gathered, torch.full((rank + 1, 2), float(rank)))
     for number, tensor in enumerate(gathered):
@@ -121,8 +111,6 @@ def uneven_sizes(dist: Any, rank: int, size: int) -> None:
 
 @check
 def gaps_in_memory(dist: Any, rank: int, size: int) -> None:
-    import torch
-
     whole = torch.zeros(4, 6)
     whole[:, ::2] = rank + 1
     dist.all_reduce(whole[:, ::2])
@@ -136,8 +124,6 @@ def gaps_in_memory(dist: Any, rank: int, size: int) -> None:
 @check
 def one_tensor_twice(dist: Any, rank: int, size: int) -> None:
     """Both are sums of what was there before, and the second of them stays."""
-    import torch
-
     tensor = torch.full((3,), rank + 1.0)
     dist.all_reduce_coalesced([tensor, tensor])
     same(tensor, torch.full((3,), size * (size + 1) / 2))
@@ -145,8 +131,6 @@ def one_tensor_twice(dist: Any, rank: int, size: int) -> None:
 
 @check
 def stacked(dist: Any, rank: int, size: int) -> None:
-    import torch
-
     output = torch.empty(size, 2, 3)
     dist.all_gather_into_tensor(output, torch.full((2, 3), float(rank)))
     same(output, torch.arange(float(size)).reshape(size, 1, 1).expand(size, 2, 3).contiguous())
@@ -154,7 +138,6 @@ def stacked(dist: Any, rank: int, size: int) -> None:
 
 @check
 def coalescing_manager(dist: Any, rank: int, size: int) -> None:
-    import torch
     from torch.distributed.distributed_c10d import _coalescing_manager
 
     device = torch.device("cpu")
@@ -178,8 +161,6 @@ def coalescing_manager(dist: Any, rank: int, size: int) -> None:
 @check
 def groups_own_methods(dist: Any, rank: int, size: int) -> None:
     """The short forms, and the names of before torch 2.13."""
-    import torch
-
     group, total = dist.group.WORLD, size * (size + 1) / 2
     tensor = torch.tensor([rank + 1.0])
     assert group.allreduce(tensor).wait()
@@ -207,8 +188,6 @@ def parts_that_are_missing(dist: Any, rank: int, size: int) -> None:
 
 
 def checked(name: str, folder: str) -> bool:
-    import hvd_kernel.torch as hvd
-
     with world("hvd", folder) as dist:
         CHECKS[name](dist, hvd.rank(), hvd.size())
     return True

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from hvdtest.launch import RankPool
+from hvdtest.lazy import torch
 from hvdtest.pools import layouts
 from hvdtest.torch_worlds import bits, on_both
 
@@ -18,8 +19,6 @@ STEPS = 3
 
 
 def network() -> Any:
-    import torch
-
     torch.manual_seed(7)
     return torch.nn.Sequential(
         torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 3)
@@ -27,8 +26,6 @@ def network() -> Any:
 
 
 def trained(dist: Any, model: Any, parameters: Any) -> None:
-    import torch
-
     generator = torch.Generator().manual_seed(dist.get_rank())
     optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
     for _ in range(STEPS):
@@ -39,8 +36,6 @@ def trained(dist: Any, model: Any, parameters: Any) -> None:
 
 
 def with_ddp(dist: Any, **options: Any) -> Any:
-    import torch
-
     model = network()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -51,7 +46,6 @@ def with_ddp(dist: Any, **options: Any) -> Any:
 
 
 def with_fsdp(dist: Any) -> Any:
-    import torch
     from torch.distributed.device_mesh import init_device_mesh
 
     try:

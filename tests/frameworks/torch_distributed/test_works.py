@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool
+from hvdtest.lazy import hvd, torch
 from hvdtest.pools import layouts
 from hvdtest.torch_worlds import world
 
@@ -18,10 +19,6 @@ layout = layouts((2, "shm"), nightly=((3, "tcp"),))
 
 def futures(folder: str) -> bool:
     """Futures are completed without a wait; callbacks may start and wait for other operations."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     total = size * (size + 1) / 2
     with world("hvd", folder) as dist:
@@ -50,10 +47,6 @@ def test_futures(ranks: RankPool, tmp_path: Path) -> None:
 
 def backward_does_not_block(folder: str) -> bool:
     """While another rank has not called the operation, get_future() and is_completed() return."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     with world("hvd", folder) as dist:
         tensor = torch.ones(2)
         if hvd.rank() == 0:
@@ -77,10 +70,6 @@ def test_get_future_does_not_block(ranks: RankPool, tmp_path: Path) -> None:
 
 def works_nobody_waits_for(folder: str) -> bool:
     """Their tensors stay alive until the core has left them."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     with world("hvd", folder) as dist:
         for _ in range(600):
             dist.all_reduce(torch.ones(64), async_op=True)
@@ -96,9 +85,6 @@ def test_unwaited_works(ranks: RankPool, tmp_path: Path) -> None:
 
 def late(folder: str) -> bool:
     """A wait with a timeout ends; the operation completes when the other ranks have called it."""
-    import torch
-
-    import hvd_kernel.torch as hvd
     from hvd_kernel.errors import HvdTimeout
 
     with world("hvd", folder) as dist:
@@ -134,9 +120,6 @@ def test_timeouts(ranks: RankPool, tmp_path: Path) -> None:
 
 def mismatch(folder: str) -> str:
     """Ranks that call different operations get the same error, and the group goes on."""
-    import torch
-
-    import hvd_kernel.torch as hvd
     from hvd_kernel.errors import Mismatch
 
     with world("hvd", folder) as dist:
@@ -159,9 +142,6 @@ def test_mismatch_reaches_every_rank(ranks: RankPool, tmp_path: Path) -> None:
 
 def created_again(folder: str) -> bool:
     """Groups of one store after another, and after a new engine; an old group names the remedy."""
-    import torch
-
-    import hvd_kernel.torch as hvd
     from hvd_kernel.errors import HorovodInternalError
     from hvd_kernel.torch.distributed.groups import CLOSED
 
@@ -190,8 +170,6 @@ def test_destroyed_and_created_again(ranks: RankPool, tmp_path: Path) -> None:
 
 def late_sum(folder: str) -> None:
     """A blocking all_reduce ends after the group's timeout, and is still counted: later operations match."""
-    import torch
-
     from hvd_kernel.errors import HvdTimeout
     from hvd_kernel.torch.distributed.work import LATE
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import psutil
 import pytest
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool
+from hvdtest.lazy import hvd, torch
 from hvdtest.pools import layouts
-
-if TYPE_CHECKING:
-    import torch
 
 pytestmark = pytest.mark.mp
 
@@ -31,17 +27,11 @@ def total(shape: tuple[int, ...], size: int) -> np.ndarray:
 
 
 def tensor(array: np.ndarray) -> torch.Tensor:
-    import torch
-
     return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape)).float()
 
 
 def once_rounded() -> list[float]:
     """The small parts of a 16 bit sum are not lost one by one."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     small = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
     found = []
     for dtype, part in small.items():
@@ -60,10 +50,6 @@ def test_16_bit_sums_are_rounded_once(ranks: RankPool) -> None:
 
 def held() -> None:
     """The core's memory is not used again while a tensor still lies there."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     size = hvd.size()
     result = hvd.allgather(torch.full((1000,), float(hvd.rank())), name="held")
     for _ in range(5):
@@ -77,10 +63,6 @@ def test_results_keep_their_memory(ranks: RankPool) -> None:
 
 
 def sparse_means() -> None:
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     rows = torch.sparse_coo_tensor([[rank, size]], torch.tensor([200, 250], dtype=torch.uint8), (size + 1,))
     mean = hvd.sparse_allreduce_async(rows, "rows", hvd.Average)().to_dense()
@@ -93,10 +75,6 @@ def test_a_sparse_mean_of_bytes(ranks: RankPool) -> None:
 
 def strided() -> None:
     """Columns, transposed and expanded tensors, every second element, negated views: in and out of place."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     size = hvd.size()
     base = tensor(values((6, 8), hvd.rank()))
     want = tensor(total((6, 8), size))
@@ -126,10 +104,6 @@ def test_non_contiguous(ranks: RankPool) -> None:
 def polled() -> None:
     import time
 
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     handle = hvd.allreduce_async(torch.ones(10), name="polled", op=hvd.Sum)
     while not hvd.poll(handle):
         time.sleep(0.001)
@@ -141,10 +115,6 @@ def test_poll(ranks: RankPool) -> None:
 
 
 def unnamed() -> None:
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     x = torch.full((4,), float(hvd.rank() + 1))
     whole = float(hvd.size() * (hvd.size() + 1) // 2)
     handles = [hvd.allreduce_async(x * i, op=hvd.Sum) for i in range(10)]
@@ -162,10 +132,6 @@ def test_without_names(ranks: RankPool) -> None:
 def from_threads() -> None:
     """Two threads wait for collectives at once; neither holds the other up."""
     import threading
-
-    import torch
-
-    import hvd_kernel.torch as hvd
 
     wrong: list[str] = []
 
@@ -188,10 +154,6 @@ def test_threads(ranks: RankPool) -> None:
 
 
 def large() -> None:
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     x = torch.arange(5_000_011, dtype=torch.float32) % 1024 + hvd.rank()
     want = (torch.arange(5_000_011, dtype=torch.float32) % 1024) * hvd.size() + hvd.size() * (hvd.size() - 1) // 2
     same(hvd.allreduce(x, name="large", op=hvd.Sum), want)
@@ -207,10 +169,6 @@ NEEDED = 2 * ELEMENTS + (2 << 30)  # two ranks, in place, and what everything el
 
 
 def huge(elements: int) -> list[int]:
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     hvd.init()
     rank = hvd.rank()
     x = torch.full((elements,), rank + 1, dtype=torch.int8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool
+from hvdtest.lazy import hvd, torch
 from hvdtest.pools import layouts
 
 pytestmark = pytest.mark.mp
@@ -14,8 +15,6 @@ layout = layouts((2, "shm"), (3, "tcp"), nightly=((1, "auto"), (2, "tcp"), (3, "
 
 
 def at_once() -> list[int]:
-    import hvd_kernel.torch as hvd
-
     return [hvd.join(), hvd.join(device=0)]
 
 
@@ -27,10 +26,6 @@ def test_join_of_all_ranks_at_once(ranks: RankPool) -> None:
 
 def unequal() -> int:
     """Rank r has r + 1 batches."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     for batch in range(rank + 1):
         here = [r for r in range(size) if r >= batch]  # ranks that still have one
@@ -59,9 +54,6 @@ def test_unequal_batches(ranks: RankPool) -> None:
 
 
 def refused() -> None:
-    import torch
-
-    import hvd_kernel.torch as hvd
     from hvd_kernel.errors import Mismatch
 
     rank, size = hvd.rank(), hvd.size()

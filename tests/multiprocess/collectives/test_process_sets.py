@@ -8,14 +8,13 @@ import sys
 import pytest
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool, clean_environment
+from hvdtest.lazy import hvd, torch
 from hvdtest.pools import layouts
 
 pytestmark = pytest.mark.mp
 
 
 def reset_between() -> None:
-    import hvd_kernel.torch as hvd
-
     hvd.shutdown()
     hvd.init(process_sets="dynamic")
 
@@ -30,10 +29,6 @@ def ranks(ranks: RankPool) -> RankPool:
 
 
 def lived() -> None:
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     head = hvd.add_process_set(list(range(size - 1)))
     tail = hvd.add_process_set(hvd.ProcessSet(range(1, size)))
@@ -84,9 +79,6 @@ def test_lifecycle_of_a_process_set(ranks: RankPool) -> None:
 
 
 def refused() -> None:
-    import torch
-
-    import hvd_kernel.torch as hvd
     from hvd_kernel.errors import Mismatch
 
     size = hvd.size()
@@ -121,10 +113,6 @@ def test_invalid_calls_are_refused(ranks: RankPool) -> None:
 
 def apart() -> None:
     """A set progresses while another set with a common rank waits; submission orders cross."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     sets = [hvd.add_process_set([r, (r + 1) % size]) for r in range(size)] if size > 2 else [hvd.add_process_set([0])]
     mine = [one for one in sets if one.included()]
@@ -146,10 +134,6 @@ def test_process_sets_progress_independently(ranks: RankPool) -> None:
 
 
 def differentiated() -> None:
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     one = hvd.add_process_set(list(range(1, size)))
     if not one.included():
@@ -172,8 +156,6 @@ def by_communicator() -> None:
     """Every rank gives the half that it is in."""
     from mpi4py import MPI
 
-    import hvd_kernel.torch as hvd
-
     world = MPI.COMM_WORLD
     half = hvd.ProcessSet(world.Split(world.rank % 2, world.rank))
     assert hvd.mpi_enabled() is False, "not yet"
@@ -189,8 +171,6 @@ def by_communicator() -> None:
 def twice_by_communicator() -> None:
     """The lower half's communicator is [0] again on rank 0 alone, which refuses it; the others have their sets."""
     from mpi4py import MPI
-
-    import hvd_kernel.torch as hvd
 
     world = MPI.COMM_WORLD
     hvd.init(world)
@@ -216,8 +196,6 @@ def twice_by_communicator() -> None:
 
 
 def allowed_by_the_environment() -> list[int]:
-    import hvd_kernel.torch as hvd
-
     hvd.init()
     one = hvd.add_process_set([1])
     assert one.process_set_id == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool
+from hvdtest.lazy import hvd, torch
 from hvdtest.pools import layout_id, layouts
 
 pytestmark = pytest.mark.mp
@@ -18,27 +19,17 @@ in_memory = pytest.mark.parametrize(
 
 
 def model_of() -> object:
-    import torch
-
     torch.manual_seed(0)
     layers = [torch.nn.Linear(30, 70), torch.nn.Tanh(), torch.nn.Linear(70, 9), torch.nn.LayerNorm(9)]
     return torch.nn.Sequential(*layers)
 
 
 def batch(number: int) -> object:
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     return torch.randn(5, 30, generator=torch.Generator().manual_seed(100 * number + hvd.rank()))
 
 
 def trained(user: str, gradients_in_buckets: bool | None, **options: object) -> tuple[list[object], object]:
     """Return the parameters after a few steps, with an action of the user between them."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     model = model_of()
     params = list(model.parameters())
     passes = int(options.get("backward_passes_per_step", 1))
@@ -78,9 +69,6 @@ def trained(user: str, gradients_in_buckets: bool | None, **options: object) -> 
 
 def alike(user: str, options: dict[str, object]) -> list[bool]:
     """The same bits with and without; whether gradients were in shared memory."""
-    import torch
-
-    import hvd_kernel.torch as hvd
     from hvd_kernel.torch.buckets import COMPRESSED
 
     if options.pop("compressed", False):
@@ -127,10 +115,6 @@ def in_place() -> bool:
     import copy
     import io
 
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     params, optimizer = trained("none", None)
     reducer = optimizer._reducer
     if hvd.size() == 1:
@@ -165,10 +149,6 @@ def test_nothing_is_copied(ranks: RankPool) -> None:
 def outlived() -> None:
     """Gradients that the user still holds stay readable after shutdown; the next engine allocates new memory."""
     import gc
-
-    import torch
-
-    import hvd_kernel.torch as hvd
 
     model = model_of()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
@@ -217,9 +197,6 @@ def test_after_shutdown(ranks: RankPool) -> None:
 
 def released() -> list[int]:
     """Unused regions are freed at the next allocation, once no rank holds them."""
-    import torch
-
-    import hvd_kernel.torch as hvd
     from hvd_kernel.core import shared_memory
 
     hvd.release_shared()
@@ -242,10 +219,6 @@ def test_regions_are_released(ranks: RankPool) -> None:
 
 def shared_tensors() -> None:
     """Shared memory in ordinary collectives: in place, partly, with other offsets, in and out of shared memory."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     rank, size = hvd.rank(), hvd.size()
     whole = float(sum(range(1, size + 1)))
     for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool):
@@ -282,10 +255,6 @@ def test_shared_tensors(ranks: RankPool) -> None:
 
 
 def refused() -> None:
-    import torch
-
-    import hvd_kernel.torch as hvd
-
     raises(hvd.HorovodInternalError, "", hvd.shared_empty, (10,))
     same(hvd.allreduce(torch.ones(1), name="after"), torch.ones(1))
 
