@@ -82,35 +82,6 @@ def test_backward_passes_per_step(ranks: RankPool) -> None:
     ranks.run(passes)
 
 
-def misuse() -> None:
-    import warnings
-
-    model = model_of()
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
-    model(batch(hvd.rank())).sum().backward()
-    if hvd.size() > 1:
-        text = "Gradients were computed more than backward_passes_per_step times before call to step(): parameter "
-        raises(AssertionError, text, model(batch(hvd.rank())).sum().backward)
-    optimizer.step()
-    optimizer.zero_grad()
-    model(batch(hvd.rank())).sum().backward()
-    optimizer.synchronize()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        optimizer.step()
-    assert [w.category for w in caught] == [UserWarning]
-    assert "optimizer.step() called without optimizer.skip_synchronize()" in str(caught[0].message)
-    optimizer.zero_grad()
-    model(batch(hvd.rank())).sum().backward()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        optimizer.step()
-
-
-def test_misuse(ranks: RankPool) -> None:
-    ranks.run(misuse)
-
-
 def uneven() -> None:
     """A parameter that only some ranks' graphs reach, one that is frozen, one frozen later."""
     rank, size = hvd.rank(), hvd.size()

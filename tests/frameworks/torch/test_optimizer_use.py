@@ -106,6 +106,8 @@ def twice() -> None:
     """A step after synchronize reduces again, and warns once; a new round does not warn."""
     import warnings
 
+    from hvd_kernel.torch.optimizer import SYNCHRONIZED_TWICE
+
     rank, size = hvd.rank(), hvd.size()
     w = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([w], lr=1.0), op=hvd.Sum)
@@ -116,7 +118,7 @@ def twice() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         optimizer.step()
-    assert len(caught) == 1
+    assert [(w.category, str(w.message)) for w in caught] == [(UserWarning, SYNCHRONIZED_TWICE)]
     close(w.grad, torch.full_like(w, whole * size), "reduced again")
     optimizer.zero_grad()
     w.sum().backward()

@@ -89,15 +89,6 @@ def test_never_longer_than_the_inputs_and_no_group_is_split(lines: dict[int, lis
             assert set(a) & set(b), "ranks that could have said it together were shown apart"
 
 
-@given(st.text(alphabet="ab\n\r", max_size=60), st.lists(st.integers(0, 60), max_size=8))
-def test_where_deltas_are_cut_does_not_matter(text: str, cuts: list[int]) -> None:
-    whole, pieces = Lines(), Lines()
-    whole.feed(text)
-    for start, end in pairwise([0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]):
-        pieces.feed(text[start:end])
-    assert pieces.lines() == whole.lines()
-
-
 @given(st.lists(st.text(alphabet="abc ", max_size=40), max_size=200), st.integers(2, 40), st.integers(20, 400))
 def test_kept_output_is_bounded_and_losses_are_reported(written: list[str], lines: int, chars: int) -> None:
     kept = Lines(TextLimits(lines, chars))
