@@ -31,7 +31,7 @@ from hvd_kernel.processes import rank_channel
 from hvd_kernel.processes.ports import ReservedPort
 from hvd_kernel.protocol import elastic
 from hvd_kernel.protocol.elastic import GENERATION, FromWorker, HostsUpdated, Lost, Place, Ready, Removed
-from hvd_kernel.settings import lookup
+from hvd_kernel.settings import lookup, torchrun
 
 Answer = Place | Removed
 Join = Callable[[Place, Mapping[int, int]], None]
@@ -333,5 +333,5 @@ def set_variables() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if initial.get(name) != value and not name.startswith(_NOT_THE_PROGRAMS)
+        if initial.get(name) != value and not name.startswith(_NOT_THE_PROGRAMS) and name not in torchrun.NAMES
     }

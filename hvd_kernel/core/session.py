@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from hvd_kernel.core import agent_channel, deadlocks, topology
+from hvd_kernel.core import agent_channel, deadlocks, topology, torch_address
 from hvd_kernel.core.timeline import Timeline
 from hvd_kernel.errors import NotInitialized
 from hvd_kernel.settings import lookup, network
@@ -154,7 +154,7 @@ def _start(comm: Any, known_peers: KnownPeers | None, *, again: bool) -> None:
     peers = topology.find(comm, env, _rounds, expected.pidfds if expected is not None else None)
     try:
         topology.check_versions(peers)
-        cards = topology.exchange_cards(peers, tracking.card())
+        cards = topology.exchange_cards(peers, {**tracking.card(), **torch_address.card(peers.rank)})
         tracking.agree(cards)
         if address := network.reached(cards[peers.rank], cards):
             options.setdefault("tcp_interface", address)
@@ -171,6 +171,9 @@ def _start(comm: Any, known_peers: KnownPeers | None, *, again: bool) -> None:
     if timeline is not None:
         _timeline.resume(_engine, *timeline, again=again)
     _by_mpi = peers.by_mpi
+    if peers.source != topology.NO_LAUNCHER:
+        numbers = _engine.rank, _engine.size, _engine.local_rank, _engine.local_size
+        torch_address.adopt(numbers, cards, env.get("HOROVOD_CONTROLLER_ADDR", ""))
     _environment = {name: value for name, value in os.environ.items() if name.startswith(("HOROVOD_", "HVD_"))}
     if not _registered:
         _registered = True

@@ -46,7 +46,7 @@ from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.formatting.units import plural
 from hvd_kernel.frameworks import registry
 from hvd_kernel.processes import ports
-from hvd_kernel.settings import lookup, network
+from hvd_kernel.settings import lookup, network, torchrun
 
 Exchange = Callable[[bytes], list[bytes]]
 Env = Mapping[str, str]
@@ -107,6 +107,10 @@ class Placement:
     port: int
 
 
+NO_LAUNCHER = "no launcher"
+"""Source of the peers of a process that is not one of several ranks."""
+
+
 def find(
     comm: Any = None, env: Env | None = None, round_number: int = 1, pidfds: Mapping[int, int] | None = None
 ) -> Peers:
@@ -119,7 +123,7 @@ def find(
     ConfigError
         A value cannot be used; the message names the variable and the remedy.
     """
-    env = os.environ if env is None else env
+    env = torchrun.without_ours(os.environ if env is None else env)
     _pidfds.set({} if pidfds is None else pidfds)
     if comm is not None and not isinstance(comm, (list, tuple)):
         return _from_comm(comm, env)
@@ -155,7 +159,7 @@ def _no_tcp() -> Peers:
     raise ConfigError("HVD_BOOTSTRAP=tcp needs HOROVOD_RANK and HOROVOD_SIZE, or RANK and WORLD_SIZE: none is set.")
 
 
-def alone(only: list[int] | None = None, source: str = "no launcher") -> Peers:
+def alone(only: list[int] | None = None, source: str = NO_LAUNCHER) -> Peers:
     """Return the peers of a job of size 1."""
     _check_group(only, 0, 1)
     return Peers(0, 1, source, lambda payload: [payload])
@@ -568,5 +572,5 @@ def _version(card: bytes) -> str:
 
 def exchange_cards(peers: Peers, also: network.Card | None = None) -> list[network.Card]:
     """Exchange cards that describe each rank's host, with the entries of ``also``; return the cards of all ranks."""
-    card = {"machine": network.machine(), "networks": network.networks(), **(also or {})}
-    return [json.loads(data) for data in peers.exchange(json.dumps(card).encode())]
+    here = {"machine": network.machine(), "name": socket.gethostname(), "networks": network.networks()}
+    return [json.loads(data) for data in peers.exchange(json.dumps({**here, **(also or {})}).encode())]

@@ -22,7 +22,6 @@ from itertools import pairwise
 from typing import Any, overload
 
 from hvd_kernel.core import ops, session
-from hvd_kernel.elastic import torch_address
 from hvd_kernel.elastic.membership import ENDED, PeerProcesses, RankMembership, membership
 from hvd_kernel.elastic.state import State
 from hvd_kernel.elastic.updates import notification_manager
@@ -183,20 +182,10 @@ class _Training:
         keeps_values = isinstance(cause, HostsUpdatedInterrupt) and cause.skip_sync
         if self.peers.refresh(wants_sync=not keeps_values or bool(self.members.fresh)):
             self.state.sync_from(self.members.root, self.members.fresh)
-        if session.has_driver() and session.is_initialized():
-            _set_torch_variables()
         result = self.call()
         if session.is_initialized():
             _end_together()
         return result
-
-
-def _set_torch_variables() -> None:
-    from hvd_kernel.core.elastic_worker import worker  # noqa: PLC0415 - only a job with a driver needs it
-
-    place = worker().place
-    torch_address.set_host(place.address if place is not None else "")
-    torch_address.update()
 
 
 def _until_done(training: _Training, reset: Callable[[], Any], reset_limit: int | None) -> Any:

@@ -21,7 +21,7 @@ class AfterImport(MetaPathFinder):
     """
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
-        self._name, self._then = name, then
+        self.name, self._then = name, then
         self._has_begun = False
         self._is_searching = False
 
@@ -33,8 +33,8 @@ class AfterImport(MetaPathFinder):
         if self._has_begun:
             return
         self._has_begun = True
-        if self._name in sys.modules:
-            self._then(importlib.import_module(self._name))
+        if self.name in sys.modules:
+            self._then(importlib.import_module(self.name))
         else:
             sys.meta_path.insert(0, self)
 
@@ -42,7 +42,7 @@ class AfterImport(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the other finders' spec, with a loader that calls back."""
-        if fullname != self._name or self._is_searching:  # called by another finder for the same module
+        if fullname != self.name or self._is_searching:  # called by another finder for the same module
             return None
         others = [finder.find_spec for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
         specs = (find(fullname, path, target) for find in others)

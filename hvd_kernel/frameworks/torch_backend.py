@@ -35,13 +35,24 @@ def after_import() -> AfterImport:
     return AfterImport(_DISTRIBUTED, attach)
 
 
-def attach(distributed: ModuleType) -> None:
-    """Register the backend in ``torch.distributed``, and make it the default. Idempotent.
+def offer() -> None:
+    """Attach to ``torch.distributed`` once it is imported, unless a finder of this rank waits for it already."""
+    if not any(isinstance(finder, AfterImport) and finder.name == _DISTRIBUTED for finder in sys.meta_path):
+        after_import().begin()
+
+
+def is_offered() -> bool:
+    """Return whether this process gets the backend and torchrun's variables.
 
     Ranks of torchrun and children of ``multiprocessing`` keep torch's defaults, as does a rank with HVD_TORCH=off.
     """
     is_rank = multiprocessing.parent_process() is None and not torchrun.is_launched(os.environ)
-    if not is_rank or not torchrun.is_enabled(os.environ) or not distributed.is_available():
+    return is_rank and torchrun.is_enabled(os.environ)
+
+
+def attach(distributed: ModuleType) -> None:
+    """Register the backend in ``torch.distributed``, and make it the default, if it is offered. Idempotent."""
+    if not is_offered() or not distributed.is_available():
         return
     backends = distributed.Backend
     if BACKEND not in backends.backend_list:

@@ -50,6 +50,11 @@ def is_ours(env: Env) -> bool:
     )
 
 
+def without_ours(env: Env) -> Env:
+    """Return the environment without the variables of a rank that this package has numbered."""
+    return {name: value for name, value in env.items() if name not in NAMES} if is_ours(env) else env
+
+
 def address_text(host: str, port: int | str) -> str:
     """Return the value of the variable ``ADDRESS``."""
     return f"{host}:{port}"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hvd_kernel.core import call_stack, ops, process_sets, session
-from hvd_kernel.elastic import torch_address
 from hvd_kernel.errors import BECAUSE_OF_ANOTHER, ClusterError, Mismatch, OutOfMemory
 from hvd_kernel.frameworks import torch_connections
 from hvd_kernel.protocol.messages import Pending
@@ -22,7 +21,7 @@ _OF_ALL = (Mismatch, OutOfMemory)  # errors that all ranks of an operation raise
 
 
 def start() -> None:
-    """Initialise, verify with an allreduce over all ranks, and set torchrun's variables.
+    """Initialise, and verify with an allreduce over all ranks.
 
     Raises
     ------
@@ -45,12 +44,11 @@ def reset_communicator(*, fresh: bool = False, before: Sequence[int] | None = No
 
 def _verify() -> None:
     size = session.size()
-    part = [session.rank() + 1, *torch_address.offered(), int(torch_connections.are_closed())]
+    part = [session.rank() + 1, int(torch_connections.are_closed())]
     total = ops.allreduce(np.array(part), name="hvd.ready", op=ops.Sum)
     if total[0] != size * (size + 1) // 2:
         raise ClusterError(f"the first allreduce gave {total[0]} instead of {size * (size + 1) // 2}")
-    torch_address.adopt(total[1:-1].tolist())
-    if total[-1]:
+    if total[1]:
         torch_connections.discard_group()
 
 

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.core import process_sets, session
-from hvd_kernel.elastic import torch_address
 from hvd_kernel.errors import RankDied
 from hvd_kernel.frameworks import torch_connections
 from hvd_kernel.processes.ports import ReservedPort
@@ -74,9 +73,8 @@ def _numbers() -> dict[str, int]:
 
 
 def set_host(host: str) -> None:
-    """Set the address of this host that ``offer`` returns, and that torchrun's variables have."""
+    """Set the address of this host that ``offer`` returns."""
     _held.host = host
-    torch_address.set_host(host)
 
 
 def started(size: int) -> None:
@@ -133,7 +131,6 @@ def alone(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) ->
         process_sets.reset_to_this_rank()
     except ValueError as error:
         return {"refused": str(error)}, []
-    torch_address.update()
     _rename(control)
     return {"refused": ""}, []
 

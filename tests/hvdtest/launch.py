@@ -65,7 +65,10 @@ def torch_variables(rank: int, size: int, port: int) -> dict[str, str]:
 
 
 class RankPool:
-    """np processes with their rank in the environment; each runs checks until the pool is closed."""
+    """np processes with their rank in the environment; each runs checks until the pool is closed.
+
+    Libraries find no other ranks by torchrun's variables unless ``env`` has HVD_TORCH="on".
+    """
 
     user: Path | None = None  # the file of tests that has it, where several share it
 
@@ -84,7 +87,13 @@ class RankPool:
         self.ranks = [
             _Rank(
                 Path(self.folder.name),
-                {**variables(rank, np, port), "HVD_TRANSPORT": transport, "HVDTEST_RANK": "1", **env},
+                {
+                    **variables(rank, np, port),
+                    "HVD_TRANSPORT": transport,
+                    "HVD_TORCH": "off",
+                    "HVDTEST_RANK": "1",
+                    **env,
+                },
                 rank,
                 python,
             )

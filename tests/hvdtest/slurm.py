@@ -1,4 +1,4 @@
-"""A real Slurm on this machine, of Debian's packages: two nodes that are daemons here. As root, since tasks are started for users.
+"""A real Slurm on this machine, of Debian's packages: two nodes that are daemons here. As root, since tasks are started for users. And a fake srun.
 
 with Slurm(folder) as slurm:
     subprocess.run(["srun", "-N2", "-n4", "hostname"], env={**os.environ, **slurm.variables})
@@ -17,6 +17,16 @@ from typing import Self
 from hvdtest.launch import free_port
 
 NODES = ("n1", "n2")
+FAKE_SRUN = """
+# srun of a machine without Slurm: starts the tasks of one step here, with the variables that Slurm gives them.
+import os, subprocess, sys
+count = int(sys.argv[1].removeprefix("-n"))
+step = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": str(count),
+        "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "node[1-1]", "SLURM_NTASKS": str(count)}
+tasks = [subprocess.Popen(sys.argv[2:], env={**os.environ, **step, "SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)})
+         for i in range(count)]
+sys.exit(max(task.wait() for task in tasks))
+"""
 _NAMED = 'mount --bind "$1" /etc/hosts && shift && exec "$@"'  # ranks of several nodes meet at the first one's name
 PATIENCE_S = 60.0
 CONF = """

@@ -15,7 +15,7 @@ import pytest
 from hvdtest.hvdrun import HVDRUN, NIGHTLY, SUM, good, lines_of, ran
 from hvdtest.launch import RankPool, free_port, torch_variables
 from hvdtest.recipes import module
-from hvdtest.slurm import Slurm, why_not
+from hvdtest.slurm import FAKE_SRUN, Slurm, why_not
 
 from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.run.call import pack_call
@@ -97,22 +97,10 @@ def test_mpirun_without_mpi(tmp_path: Path) -> None:
     launched(command, tmp_path, 2, HVD_BOOTSTRAP="tcp", **meeting)
 
 
-SRUN = """
-# srun of a machine without Slurm: starts the tasks of one step here, with the variables that Slurm gives them.
-import os, subprocess, sys
-count = int(sys.argv[1].removeprefix("-n"))
-step = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": str(count),
-        "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "node[1-1]", "SLURM_NTASKS": str(count)}
-tasks = [subprocess.Popen(sys.argv[2:], env={**os.environ, **step, "SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)})
-         for i in range(count)]
-sys.exit(max(task.wait() for task in tasks))
-"""
-
-
 @pytest.mark.parametrize("np", [pytest.param(1, marks=NIGHTLY), 3])
 def test_srun(tmp_path: Path, np: int) -> None:
     srun = tmp_path / "srun"
-    srun.write_text(SRUN)
+    srun.write_text(FAKE_SRUN)
     launched([sys.executable, str(srun), f"-n{np}", sys.executable, "-P"], tmp_path, np)
 
 

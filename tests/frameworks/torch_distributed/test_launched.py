@@ -1,4 +1,4 @@
-"""Programs in the style of torchrun, started by hvdrun: no set-up of ours, and torch's own backends as written."""
+"""Programs in the style of torchrun, under each launcher: no set-up of ours, and torch's own backends as written."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 from hvdtest.hvdrun import good, hvdrun, lines_of, ran
+from hvdtest.launch import free_port
+from hvdtest.scripts import MPIRUN
+from hvdtest.slurm import FAKE_SRUN
 
 pytestmark = [pytest.mark.mp, pytest.mark.timeout(300)]
 
@@ -48,6 +51,8 @@ for _ in range(3):
     optimizer.step()
 show(model.module.weight.tolist(), dist.get_backend(), "hvd_kernel.core.session" in sys.modules)
 """
+INIT = "import hvd_kernel.torch as hvd\nhvd.init()\n"
+AGAIN = "hvd.shutdown()\nhvd.init()\n"  # with the variables of the first one
 OFF = """
 show([name for name in NAMES if name in os.environ], Backend.backend_list.count("hvd"),
      Backend.default_device_backend_map["cpu"])
@@ -117,10 +122,51 @@ def test_ranks_of_mpi() -> None:
         assert row == [[f"{rank}", "2", f"{rank}", "2", "127.0.0.1"], False, kinds, [[3.0, 3.0, rank]] * 4]
 
 
+def test_ranks_of_mpirun(tmp_path: Path) -> None:
+    check_plain([*MPIRUN, "-np", "2"], tmp_path)
+
+
+@pytest.mark.nightly
+def test_ranks_of_srun(tmp_path: Path) -> None:
+    (srun := tmp_path / "srun").write_text(FAKE_SRUN)
+    check_plain([sys.executable, str(srun), "-n2"], tmp_path)
+
+
+def check_plain(launcher: list[str], tmp_path: Path) -> None:
+    """Check PLAIN on two ranks of a launcher that is not ours, after ``hvd.init()`` and after another one."""
+    script = tmp_path / "train.py"
+    script.write_text(HEAD + INIT + PLAIN + AGAIN + PLAIN)
+    printed = good(ran([*launcher, sys.executable, "-P", str(script)], tmp_path))
+    kinds = ["HvdProcessGroup", "ProcessGroup", "HvdProcessGroup", "HvdProcessGroup"]
+    rows = [[[f"{rank}", "2", f"{rank}", "2", "127.0.0.1"], False, kinds, [[3.0, 3.0, rank]] * 4] for rank in range(2)]
+    assert sorted(map(json.loads, printed.splitlines())) == sorted(rows * 2)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ({"MASTER_ADDR": "localhost", "MASTER_PORT": ""}, ["HvdProcessGroup", "localhost", True]),
+        ({"HVD_TORCH": "off"}, ["ProcessGroup", None, False]),
+    ],
+)
+def test_settings_of_the_user_are_kept_under_mpirun(given: dict[str, str], shown: list[Any], tmp_path: Path) -> None:
+    """With HVD_TORCH=off the program numbers the ranks itself, and torch chooses the backend."""
+    given = {name: value or str(free_port()) for name, value in given.items()}
+    script = tmp_path / "train.py"
+    numbers = f'"tcp://127.0.0.1:{free_port()}", rank=hvd.rank(), world_size=hvd.size()' if "HVD_TORCH" in given else ""
+    script.write_text(
+        HEAD + INIT + f"dist.init_process_group({'init_method=' if numbers else ''}{numbers})\n"
+        "show(type(dist.group.WORLD).__name__, os.environ.get('MASTER_ADDR'), 'RANK' in os.environ, summed())\n"
+    )
+    printed = good(ran([*MPIRUN, "-np", "2", sys.executable, "-P", str(script)], tmp_path, **given))
+    assert [json.loads(line) for line in printed.splitlines()] == [[*shown, 3.0]] * 2
+
+
 def test_torchrun_keeps_its_own(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
-        HEAD + "dist.init_process_group()\n" + OFF.replace("show(", "show(type(dist.group.WORLD).__name__, ")
+        HEAD + INIT + "dist.init_process_group()\n" + OFF.replace("show(", "show(type(dist.group.WORLD).__name__, ")
     )
     command = [
         sys.executable,
