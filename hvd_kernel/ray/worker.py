@@ -22,12 +22,14 @@ from types import FrameType
 from typing import Any
 
 from hvd_kernel import compat
+from hvd_kernel.frameworks import torch_backend
 from hvd_kernel.launch.run.call import Answer, failed, release_peers
 from hvd_kernel.processes.agent import card
 from hvd_kernel.processes.lifetime import children, kill
 from hvd_kernel.processes.ports import bound
 from hvd_kernel.ray import ray_logger
 from hvd_kernel.ray.utils import ray_api
+from hvd_kernel.settings import torchrun
 from hvd_kernel.settings.lookup import without_launchers
 
 NONE, UP, ABORTED = "none", "up", "aborted"
@@ -52,6 +54,7 @@ class BaseHorovodWorker:
         for name in set(os.environ) - set(without_launchers(os.environ)):
             del os.environ[name]
         compat.install_in_rank()
+        torch_backend.offer()
         os.environ["HVD_HOST"] = self.node_id()
         os.environ["HOROVOD_HOSTNAME"] = self.node_id()
         os.environ["HOROVOD_RANK"] = str(world_rank)
@@ -86,8 +89,11 @@ class BaseHorovodWorker:
         return card(self._port.getsockname()[1])
 
     def update_env_vars(self, env_vars: Mapping[str, Any]) -> None:
-        """Set environment variables of this process."""
-        os.environ.update({name: str(value) for name, value in env_vars.items()})
+        """Set environment variables of this process, and torchrun's if they number it as a rank."""
+        variables = {name: str(value) for name, value in env_vars.items()}
+        os.environ.update(variables)
+        if torchrun.ADDRESS in variables:
+            os.environ.update({**torchrun.with_variables(os.environ), **variables})
 
     def env_vars(self) -> dict[str, str]:
         """Return the environment variables of this process."""

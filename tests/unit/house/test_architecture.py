@@ -76,7 +76,7 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "jobs": {"errors", "formatting", "processes", "settings"},
     "diagnosis": SHARED | {"frameworks"},
     "launch": SHARED | {"jobs", "diagnosis", "tracking", "compat", "frameworks"},
-    "ray": SHARED | {"launch", "compat", "diagnosis"},
+    "ray": SHARED | {"launch", "compat", "diagnosis", "frameworks"},
     "spark": SHARED | {"launch", "diagnosis"},
     "spark.common": SHARED | {"launch", "spark", "data", "tracking"},
     "spark.torch": RANK | {"spark", "spark.common", "torch"},
