@@ -17,7 +17,7 @@ from hvdtest.spark_driver import outcomes, started
 pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 PROGRAMS = Path(__file__).parent / "programs"
-LOCAL = text_of("failing_function", PROGRAMS / "run_functions.py", PROGRAMS / "run_local.py")
+LOCAL = text_of("failing_function", "torch_group", PROGRAMS / "run_functions.py", PROGRAMS / "run_local.py")
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +41,11 @@ def test_output_reaches_the_driver_with_rank_labels(local: Mapping[str, Any]) ->
 
 def test_ranks_have_the_executors_and_the_given_environment(local: Mapping[str, Any]) -> None:
     assert local["environment"] == [[None, "2", ["HVD_SECRET_KEY"]]]
+
+
+def test_groups_of_torch_need_no_setup(local: Mapping[str, Any]) -> None:
+    kind = "HvdProcessGroup"
+    assert local["groups"] == [[kind, 3.0, f"{rank}", "2", f"{rank}", "2", "127.0.0.1", True] for rank in range(2)]
 
 
 def test_exception_of_a_rank_is_the_cause(local: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from failing_function import fails
     from run_functions import place
     from spark_session import session
+    from torch_group import torch_group
 
 spark = session("local[2]")
 
@@ -44,6 +45,10 @@ def environment():
         return [os.environ.get("DRIVERS_OWN"), os.environ.get("GIVEN"), sorted(hidden)]
 
     return hvd_kernel.spark.run(look, num_proc=1, env={"GIVEN": "2"})
+
+
+def groups():
+    return hvd_kernel.spark.run(torch_group, num_proc=2)
 
 
 def cause():
@@ -82,6 +87,7 @@ report_cases(
     output,
     stamped,
     environment,
+    groups,
     cause,
     no_slots,
     after_that,
