@@ -67,8 +67,14 @@ def close() -> None:
         with contextlib.suppress(OSError):  # closed by torch
             if os.fstat(fd).st_ino == inode:
                 with socket.socket(fileno=os.dup(fd)) as connection:  # torch closes the descriptor itself
-                    if not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):  # else Gloo would terminate
+                    if _may_be_gloos(connection):
                         connection.shutdown(socket.SHUT_RDWR)
+
+
+def _may_be_gloos(connection: socket.socket) -> bool:
+    """Return whether a socket is a TCP connection: without its listener Gloo would terminate."""
+    is_tcp = connection.family in {socket.AF_INET, socket.AF_INET6} and connection.type is socket.SOCK_STREAM
+    return is_tcp and not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
 
 
 def are_closed() -> bool:

@@ -1,10 +1,12 @@
-"""torch.distributed while another thread imports it: a rank meets the others, and no group is looked for in half a module."""
+"""torch.distributed while another thread imports it, and which sockets are closed as those of its default group."""
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,18 @@ def test_a_finder_waits_for_the_thread_that_imports_its_module(half_imported: th
     half_imported.set()
     begin.join()
     assert values == [7]
+
+
+def test_only_tcp_connections_are_closed() -> None:
+    with ExitStack() as opened:
+        with torch_connections.recorded():
+            listener = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+            client = opened.enter_context(socket.create_connection(listener.getsockname()))
+            server = opened.enter_context(listener.accept()[0])
+            left, right = map(opened.enter_context, socket.socketpair())
+        torch_connections.close()
+        assert (client.recv(1), server.recv(1)) == (b"", b"")
+        left.sendall(b"1")
+        assert right.recv(1) == b"1"
+        opened.enter_context(socket.create_connection(listener.getsockname()))
+    torch_connections.discard_group()
