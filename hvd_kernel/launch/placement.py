@@ -212,6 +212,12 @@ def variables_of(rank: int, name: str, local: tuple[int, int], cross: tuple[int,
     return {f"HOROVOD_{key}": str(value) for key, value in values.items()}
 
 
+TORCH_PORT_IN_USE = (
+    "port {port} of this host, which MASTER_PORT names, is in use: let programs call hvd.init() before they use "
+    "torch.distributed, which then uses another one"
+)
+
+
 @dataclass(frozen=True)
 class Part:
     """One of several launchers of a job, each of which starts its own ranks, for example in a pod of an Indexed Job.
@@ -226,7 +232,7 @@ class Part:
 
     @property
     def torch_port(self) -> int:
-        """Port beside that of the rendezvous: no launcher knows the free ports of rank 0's host."""
+        """Port beside that of the rendezvous; the launcher on rank 0's host reserves it if it is free."""
         port = self.rendezvous[1]
         return port + 1 if port < _LAST_PORT else port - 1
 

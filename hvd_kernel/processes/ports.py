@@ -13,11 +13,21 @@ import socket
 _reserved: list[socket.socket] = []
 
 
-def bound(address: str = "") -> socket.socket:
-    """Return a socket that reserves a free port while it is open; it does not accept connections."""
+def bound(address: str = "", port: int = 0) -> socket.socket:
+    """Return a socket that reserves a port, by default a free one, while it is open; it does not accept connections.
+
+    Raises
+    ------
+    OSError
+        The port is in use.
+    """
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    reserved.bind((address, 0))
+    try:
+        reserved.bind((address, port))
+    except OSError:
+        reserved.close()
+        raise
     return reserved
 
 
@@ -38,6 +48,15 @@ class ReservedPort:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+
+def reserve_port(port: int) -> bool:
+    """Reserve a port for the lifetime of this process; return False if it is in use."""
+    try:
+        _reserved.append(bound(port=port))
+    except OSError:
+        return False
+    return True
 
 
 def reserve(n: int) -> list[int]:

@@ -21,8 +21,9 @@ from hvd_kernel.launch.cli.flags import HvdrunRequest, parse, split
 from hvd_kernel.launch.elastic.job import launch_elastic
 from hvd_kernel.launch.forwarding import ignore_until_forwarded, own_stdin
 from hvd_kernel.launch.job_run import Job, launch
-from hvd_kernel.launch.placement import JobSize, without_flags
+from hvd_kernel.launch.placement import TORCH_PORT_IN_USE, JobSize, without_flags
 from hvd_kernel.processes.limits import Capacity
+from hvd_kernel.processes.ports import reserve_port
 from hvd_kernel.settings.network import addresses
 
 _COMMANDS = {"job": "hvd_kernel.launch.cli.job", "doctor": "hvd_kernel.launch.doctor.command"}
@@ -84,6 +85,9 @@ def _run(request: HvdrunRequest) -> int:
     size = _size(request)
     if size.hosts == f"{HERE}:{size.np}" and size.part is None and (shortage := Capacity.now().shortage(size.np)):
         sys.stderr.write(f"hvdrun: warning: {shortage}: they may be killed while they start; -np says fewer\n")
+    part = size.part
+    if part is not None and part.index == 0 and not reserve_port(part.torch_port):
+        sys.stderr.write(f"hvdrun: warning: {TORCH_PORT_IN_USE.format(port=part.torch_port)}\n")
     job = Job(
         command=request.command,
         np=size.np,
@@ -101,7 +105,7 @@ def _run(request: HvdrunRequest) -> int:
         mpi_args=request.mpi_args,
         verbose=request.verbose,
         via=size.via,
-        part=size.part,
+        part=part,
     )
     return (launch(job) if request.elastic is None else launch_elastic(job, request.elastic)).status
 

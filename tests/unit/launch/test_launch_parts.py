@@ -189,6 +189,13 @@ def test_a_kept_port_is_free_for_rank_0_alone() -> None:
         socket.create_connection(("127.0.0.1", port), 5).close()
 
 
+def test_port_in_use_is_not_reserved() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert not ports.reserve_port(port)
+    assert ports.reserve_port(port)
+
+
 # The control channel.
 
 
