@@ -104,16 +104,9 @@ def resize_outcome(done: ResizeOutcome) -> str:
         return f"there are {done.n} ranks already\n" if done.n > 1 else "there is 1 rank already\n"
     stay = f"{rank_list(done.numbers.values())} stay{'s' * (len(done.numbers) == 1)}"
     moved = any(before != now for before, now in done.numbers.items())
-    were = f" ({_were(done.numbers)})" if moved else ""
+    were = f" (before {spans(done.numbers)})" if moved else ""
     left = f", {rank_list(done.left)} {'has' if len(done.left) == 1 else 'have'} left" if done.left else ""
     return f"{stay}{were}{left}\n{new_ranks_variables(done.respawned)}"
-
-
-def _were(numbers: Mapping[int, int]) -> str:
-    before = [rank for rank, _ in sorted(numbers.items(), key=lambda pair: pair[1])]
-    if before == sorted(before):
-        return f"before {spans(before)}"
-    return f"before {', '.join(map(str, before))}"
 
 
 def new_ranks_variables(done: Respawned) -> str:

@@ -49,11 +49,13 @@ def start(context: Context, options: Options) -> None:
     if context.manager.session is not None and context.manager.session.dead:
         restart(context, options)
         return
-    writer = context.writer()
+    writer, running = context.writer(), context.manager.session
+    status = writer.status()
     spec = requested_cluster(options, context.manager.spec or default_cluster(options.gpus))
     check_kept_name(context, options, spec)
-    context.manager.ensure(spec, lambda text: writer.write(f"{text}\n"), writer.status(), force=options.force)
-    _ready(context)
+    session = context.manager.ensure(spec, lambda text: writer.write(f"{text}\n"), status, force=options.force)
+    if session is running or not status.is_shown:  # the progress of a start ends with the same sentence
+        _ready(context)
     keep_ranks(context, options)
 
 
@@ -73,8 +75,10 @@ def restart(context: Context, options: Options) -> None:
     spec: ClusterSpec = requested_cluster(options, context.manager.spec or default_cluster(options.gpus))
     check_kept_name(context, options, spec)
     writer = context.writer()
-    context.manager.start(spec, writer.status(), lambda text: writer.write(f"{text}\n"), force=options.force)
-    _ready(context)
+    status = writer.status()
+    context.manager.start(spec, status, lambda text: writer.write(f"{text}\n"), force=options.force)
+    if not status.is_shown:  # the progress of a start ends with the same sentence
+        _ready(context)
     keep_ranks(context, options)
 
 

@@ -66,9 +66,11 @@ class Status:
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self._handle: Handle | None = None
+        self.is_shown = False
 
     def __call__(self, text: str) -> None:
         """Show the line."""
+        self.is_shown = self._writer.has_user
         if self._writer.interactive:
             data = {"text/plain": text}
             if self._handle is None:

@@ -5,10 +5,11 @@ kept. Survivors lose nothing but their communicator. Ranks that die during a rej
 from the ranks that are dead at that time. A rank counts as dead until it is in the new communicator, so a cancelled
 rejoin can be repeated; and as bare until it has received the kept state, so the next rejoin restores it.
 
-In a resize the leaving ranks exit first. Then the survivors are numbered from 0 on, the oldest first; within a cell, in
-which they wait in ``elastic.run``, they keep their numbers. From then on a new rank is treated like a dead one. A
-cancelled resize between cells is undone: ranks that were being added are killed. If ranks were already asked to leave,
-the cluster continues without them. The remaining ranks form a communicator before the next cell.
+In a resize the leaving ranks exit first: between cells the newest, within a cell, in which all wait in ``elastic.run``,
+those with the highest numbers. Then the survivors are numbered from 0, in the same order. From then on a new rank is
+treated like a dead one. A cancelled resize between cells is undone: ranks that were being added are killed. If ranks
+were already asked to leave, the cluster continues without them. The remaining ranks form a communicator before the next
+cell.
 
 Terms.
   survivor   a rank that has lived through the change
@@ -315,7 +316,7 @@ class Resize(Rejoin):
         yield from self._dismiss(leaving - ranks.dead)
         if ranks.dead:  # fail requests that wait for dead ranks: after the renumbering nothing would answer them
             yield Forget(frozenset(ranks.dead))
-        numbers = ranks.resize(n, leaving, by_age=not in_cell)
+        numbers = ranks.resize(n, leaving)
         self._stayed = before - len(leaving)
         yield Send(Resized(n, numbers))
         yield Renumber(n, numbers)
@@ -354,7 +355,7 @@ class Resize(Rejoin):
         pids = frozenset(process.pid for rank in removed & ranks.living if (process := ranks.process(rank)) is not None)
         yield Forget(frozenset(removed | ranks.dead))
         n = ranks.n - len(removed)
-        numbers = ranks.resize(n, removed, by_age=stayed is None)
+        numbers = ranks.resize(n, removed)
         yield Kill(pids)
         yield Send(Resized(n, numbers))
         yield Renumber(n, numbers)

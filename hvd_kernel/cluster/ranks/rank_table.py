@@ -134,14 +134,12 @@ class RankTable:
         newest = sorted(self.all - leaving, key=self._by_age, reverse=True)
         return leaving | set(newest[: max(0, len(newest) - n)])
 
-    def resize(self, n: int, leaving: Iterable[int], *, by_age: bool = True) -> dict[int, int]:
-        """Resize the table to n ranks; return the new numbers of living survivors (old -> new).
+    def resize(self, n: int, leaving: Iterable[int]) -> dict[int, int]:
+        """Resize the table to n ranks; return the new numbers of living survivors (old -> new), in the same order.
 
-        If any rank leaves, survivors are numbered by age. Without ``by_age`` the ranks with the highest numbers leave,
-        and survivors keep their numbers. New ranks count as dead. All arrivals are forgotten.
+        New ranks count as dead. All arrivals are forgotten.
         """
-        gone = set(leaving)
-        staying = sorted(self.all - gone, key=self._by_age if gone and by_age else None)
+        staying = sorted(self.all - set(leaving))
         numbers = {old: new for new, old in enumerate(staying)}
         self.n, self.apart = n, True
         stay = {numbers[rank]: process for rank, process in self.members.items() if rank in numbers}

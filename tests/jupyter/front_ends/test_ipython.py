@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
 
 CELLS = [
     "%load_ext hvd_kernel",
+    "%hvd start -np 2",
     "%%hvdrun -np 2\nprint('line of', rank)\nhvd.log(loss=0.5)\nsize",
     "%%hvdrun\nif rank: raise KeyError('lost')",
     "%%hvdrun --bg train -o res\nimport time\nprint('in the back', rank)\nhvd.log(loss=0.25)\ntime.sleep(0.5)\nrank + 40",
@@ -56,6 +57,7 @@ def test_plain_ipython(tmp_path: Path) -> None:
     assert "here 2" in lines
     assert "horovod 0.28.1" in lines
     assert "2 ranks ready" in done.stderr
+    assert "ready" not in done.stdout, "the start is reported once"
     job = lines.index("job train on ranks 0-1: %hvdjobs, %hvdcancel train")
     assert lines[job + 1 :][:3] == ["meanwhile 42", "name   ranks  state  steps", "train  0-1    done"], lines
     assert lines[job + 4].endswith("loss 0.25"), lines

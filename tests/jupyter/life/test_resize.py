@@ -120,6 +120,16 @@ def test_b2_an_interrupt_while_ranks_are_added_is_undone(own: Session) -> None:
 
 
 @pytest.mark.nightly
+def test_survivors_keep_their_order_after_a_forced_respawn(own: Session) -> None:
+    own.respawn([0], force=True)
+    own.resize(3)
+    before = pids(own)
+    assert own.resize(2).numbers == {0: 0, 1: 1}
+    assert pids(own) == before[:2]
+    assert_whole(own, 2)
+
+
+@pytest.mark.nightly
 @pytest.mark.cluster(0)
 def test_values_that_a_resize_would_lose_need_force(kernel: Kernel) -> None:
     kernel.run("%%hvdrun -np 4\nx = rank\nsame = 1\nif rank > 1: shard = [rank]", timeout=120)

@@ -334,7 +334,7 @@ def test_growth_keeps_ranks_and_gives_new_ones_kept_state() -> None:
     assert (world.n, world.generation) == (4, 1)
 
 
-def test_shrink_drops_dead_then_newest_and_oldest_is_rank_0() -> None:
+def test_shrink_drops_dead_then_newest_and_keeps_the_order() -> None:
     world = started(5)
     for rank in (0, 3):
         world.kill(world.living(rank)[0])
@@ -345,9 +345,19 @@ def test_shrink_drops_dead_then_newest_and_oldest_is_rank_0() -> None:
     world.kill(world.living(1)[0])
     world.run()
     done = resized(world, 3)
-    assert done == ResizeOutcome(5, 3, (1, 3), {2: 0, 4: 1, 0: 2})
-    assert pids(world) == [before[2], before[4], before[0]]
+    assert done == ResizeOutcome(5, 3, (1, 3), {0: 0, 2: 1, 4: 2})
+    assert pids(world) == [before[0], before[2], before[4]]
     assert [each.generation for each in world.processes if each.alive] == [world.generation] * 3
+
+
+def test_survivors_keep_their_order_after_a_forced_respawn() -> None:
+    world = started(2)
+    world.request(e.ReplaceRequested, frozenset({0}), force=True)
+    world.run()
+    resized(world, 3)
+    before = pids(world)
+    assert resized(world, 2) == ResizeOutcome(3, 2, (2,), {0: 0, 1: 1})
+    assert pids(world) == before[:2]
 
 
 def test_named_ranks_are_removed_and_the_others_keep_order() -> None:

@@ -32,10 +32,11 @@ def table(*since: int, dead: set[int] = frozenset()) -> RankTable:  # type: igno
     [
         (table(0, 0, 0, 0), 2, set(), {2, 3}, {0: 0, 1: 1}),
         (table(0, 0, 0, 0), 2, {0, 3}, {0, 3}, {1: 0, 2: 1}),
-        (table(2, 0, 1, 0), 3, set(), {0}, {1: 0, 3: 1, 2: 2}),
+        (table(2, 0, 1, 0), 3, set(), {0}, {1: 0, 2: 1, 3: 2}),
+        (table(1, 0, 2), 2, set(), {2}, {0: 0, 1: 1}),
         (table(0, 0, 0, 0, dead={1}), 3, set(), {1}, {0: 0, 2: 1, 3: 2}),
         (table(0, 0, 0, 0, dead={1}), 4, set(), set(), {0: 0, 2: 2, 3: 3}),
-        (table(0, 0, 0, 0, dead={0}), 3, {3}, {3}, {1: 0, 2: 1}),
+        (table(0, 0, 0, 0, dead={0}), 3, {3}, {3}, {1: 1, 2: 2}),
         (table(0, 0, 0, 0, dead={0}), 2, {3}, {0, 3}, {1: 0, 2: 1}),
         (table(1, 0), 4, set(), set(), {0: 0, 1: 1}),
     ],
@@ -88,7 +89,6 @@ GIVEN = Respawned((4, 5), 0, ("model",))
         ),
         (ResizeOutcome(4, 2, (2, 3), {0: 0, 1: 1}), "ranks 0-1 stay, ranks 2-3 have left\n"),
         (ResizeOutcome(4, 3, (0,), {1: 0, 2: 1, 3: 2}), "ranks 0-2 stay (before 1-3), rank 0 has left\n"),
-        (ResizeOutcome(3, 2, (0,), {2: 0, 1: 1}), "ranks 0-1 stay (before 2, 1), rank 0 has left\n"),
     ],
 )
 def test_messages_of_the_change(done: ResizeOutcome, text: str) -> None:
