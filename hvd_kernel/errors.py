@@ -6,6 +6,8 @@ that the ranks detect together raises ``HorovodInternalError`` on every rank.
 
 from __future__ import annotations
 
+import re
+
 
 class HorovodInternalError(RuntimeError):
     """An enqueued collective failed; the message names the rank that caused it, if there is one.
@@ -115,3 +117,25 @@ def message_of(error: BaseException) -> str:
         return str(error)
     except Exception:  # noqa: BLE001 - the user's code
         return "<exception str() failed>"
+
+
+_OF_FUTURE = re.compile(
+    r"(?:Got the following error when running the callback: )?(?P<name>\w+): (?P<message>.*?)(?:\n\nAt:\n.*)?",
+    re.DOTALL,
+)
+_KEPT = {kind.__name__: kind for kind in (HorovodInternalError, Mismatch, OutOfMemory, HvdTimeout, *BECAUSE_OF_ANOTHER)}
+
+
+def without_future(error: BaseException) -> BaseException:
+    """Return the error of ours that a future of torch has turned into a RuntimeError, else the error itself.
+
+    Futures keep name and message alone, and so does DDP's backward.
+
+    Examples
+    --------
+    >>> without_future(RuntimeError("RankDied: rank 1 died"))
+    RankDied('rank 1 died')
+    """
+    kept = _OF_FUTURE.fullmatch(message_of(error)) if type(error) is RuntimeError else None
+    kind = _KEPT.get(kept["name"]) if kept else None
+    return error if kept is None or kind is None else kind(kept["message"])

@@ -25,7 +25,15 @@ from hvd_kernel.core import ops, session
 from hvd_kernel.elastic.membership import ENDED, PeerProcesses, RankMembership, membership
 from hvd_kernel.elastic.state import State
 from hvd_kernel.elastic.updates import notification_manager
-from hvd_kernel.errors import HorovodInternalError, HostsUpdatedInterrupt, HvdTimeout, Mismatch, OutOfMemory, RankDied
+from hvd_kernel.errors import (
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    HvdTimeout,
+    Mismatch,
+    OutOfMemory,
+    RankDied,
+    without_future,
+)
 
 Train = Callable[..., Any]
 
@@ -182,10 +190,19 @@ class _Training:
         keeps_values = isinstance(cause, HostsUpdatedInterrupt) and cause.skip_sync
         if self.peers.refresh(wants_sync=not keeps_values or bool(self.members.fresh)):
             self.state.sync_from(self.members.root, self.members.fresh)
-        result = self.call()
+        result = self._called()
         if session.is_initialized():
             _end_together()
         return result
+
+    def _called(self) -> Any:
+        try:
+            return self.call()
+        except RuntimeError as error:
+            cause = without_future(error)  # in DDP's backward
+            if cause is error:
+                raise
+            raise cause from error
 
 
 def _until_done(training: _Training, reset: Callable[[], Any], reset_limit: int | None) -> Any:

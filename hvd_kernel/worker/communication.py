@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hvd_kernel.core import call_stack, ops, process_sets, session
-from hvd_kernel.errors import BECAUSE_OF_ANOTHER, ClusterError, Mismatch, OutOfMemory
+from hvd_kernel.errors import BECAUSE_OF_ANOTHER, ClusterError, Mismatch, OutOfMemory, without_future
 from hvd_kernel.frameworks import torch_connections
 from hvd_kernel.protocol.messages import Pending
 
@@ -106,9 +106,9 @@ def _engine() -> Engine | None:
 
 def is_secondary(error: BaseException) -> bool:
     """Return whether an error was caused by another rank that failed first, or did not arrive."""
-    return isinstance(error, BECAUSE_OF_ANOTHER) or torch_connections.is_lost(error)
+    return isinstance(without_future(error), BECAUSE_OF_ANOTHER) or torch_connections.is_lost(error)
 
 
 def is_of_all(error: BaseException) -> bool:
     """Return whether the other ranks of the operation raise the same error on their own."""
-    return isinstance(error, _OF_ALL)
+    return isinstance(without_future(error), _OF_ALL)

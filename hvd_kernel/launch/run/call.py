@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hvd_kernel.errors import BECAUSE_OF_ANOTHER, ClusterError, message_of
+from hvd_kernel.errors import BECAUSE_OF_ANOTHER, ClusterError, message_of, without_future
 from hvd_kernel.protocol import main_objects
 
 _REASON_CHARS = 300
@@ -128,7 +128,7 @@ def failed(error: BaseException, ours: str = __file__) -> Answer:
         kind=type(error).__name__,
         message=message_of(error),
         trace="".join(traceback.format_exception(type(error), error, _users_part(error.__traceback__, ours))),
-        secondary=isinstance(error, BECAUSE_OF_ANOTHER),
+        secondary=isinstance(without_future(error), BECAUSE_OF_ANOTHER),
         time=time.monotonic(),
     )
 

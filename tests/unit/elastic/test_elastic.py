@@ -218,6 +218,20 @@ def test_a_failure_during_the_recovery_is_recovered_from() -> None:
     assert (work(state), troubles) == (2, [])
 
 
+def test_error_in_a_future_of_torch_is_recovered_from() -> None:
+    """The error in DDP's backward is a RuntimeError with the name and the text of ours."""
+    errors = [RuntimeError("RankFailed: rank 1 failed"), RuntimeError("a bug")]
+
+    @elastic.run
+    def work(_state: Any) -> None:
+        raise errors.pop(0)
+
+    generation = session.generation()
+    with pytest.raises(RuntimeError, match="a bug"):
+        work(elastic.ObjectState(x=0))
+    assert session.generation() == generation + 1
+
+
 def test_unrecoverable_errors_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     def raising(error: BaseException) -> Any:
         @elastic.run

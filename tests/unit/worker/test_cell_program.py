@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hvd_kernel.errors import HorovodInternalError, HvdTimeout, Mismatch, RankDied, RankFailed, RankStalled
+from hvd_kernel.launch.outcome import FailedRank, is_consequence
 from hvd_kernel.magics.display.user_errors import merged_error
 from hvd_kernel.protocol.messages import Failure
 from hvd_kernel.worker.communication import is_secondary
@@ -79,9 +80,30 @@ def test_errors_that_another_rank_caused(kind: type[HorovodInternalError]) -> No
     assert is_secondary(kind("rank 1 ...", 1))
 
 
-@pytest.mark.parametrize("kind", [ValueError, HorovodInternalError, Mismatch, HvdTimeout])
+@pytest.mark.parametrize("kind", [ValueError, RuntimeError, HorovodInternalError, Mismatch, HvdTimeout])
 def test_errors_of_this_rank(kind: type[Exception]) -> None:
     assert not is_secondary(kind("..."))
+
+
+@pytest.mark.parametrize(
+    ("error", "secondary"),
+    [(RankFailed("Rank 1 failed", 1), True), (RankDied("rank 1 died", 1), True), (ValueError("RankDied: x"), False)],
+)
+def test_error_in_a_future_of_torch(error: Exception, *, secondary: bool) -> None:
+    """DDP's backward raised a RuntimeError with the text, and the rank that was released counted as the cause."""
+    torch = pytest.importorskip("torch")
+    base = torch.futures.Future()
+    future = base.then(partial(raise_, error))
+    base.set_result(None)
+    with pytest.raises(RuntimeError) as caught:
+        future.wait()
+    assert type(caught.value) is RuntimeError
+    assert is_secondary(caught.value) == secondary
+    assert is_consequence(FailedRank(0, 1, tuple(f"RuntimeError: {caught.value}".splitlines()))) == secondary
+
+
+def raise_(error: Exception, _base: object) -> None:
+    raise error
 
 
 def test_rank_that_timed_out_is_not_the_root_cause() -> None:
