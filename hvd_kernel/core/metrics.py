@@ -257,10 +257,10 @@ def begin_cell() -> None:
     _logged.clear()
 
 
-def step(samples: int = 0) -> None:
-    """Count one optimizer step and its training samples."""
+def step(samples: int = 0, steps: int = 1) -> None:
+    """Count one optimizer step and its training samples; ``steps=0``: further samples of the latest one."""
     global _steps, _samples  # noqa: PLW0603 - counters of the process
-    _steps += 1
+    _steps += steps
     _samples += samples
 
 

@@ -1,8 +1,12 @@
-"""Digests of torch optimizers' parameters, computed after some of their steps for the guard against training apart.
+"""Steps of torch optimizers, for the panel, and digests of their parameters, for the guard against training apart.
 
-A hook on all optimizers (frameworks/torch_steps.py) counts steps. A digest is a sum over a few elements of a few
-parameters. On a GPU it is copied to the host asynchronously and read later by telemetry: a step never waits for the
-device.
+A hook on all optimizers (frameworks/torch_steps.py) calls ``on_step``. A digest is a sum over a few elements of a few
+parameters, computed after some of the steps. On a GPU it is copied to the host asynchronously and read later by
+telemetry: a step never waits for the device.
+
+Terms.
+  round   steps of different plain optimizers without a forward pass in between, such as one for each parameter:
+          together they are one step of the panel
 """
 
 from __future__ import annotations
@@ -17,22 +21,46 @@ import torch.distributed
 from torch import Tensor
 from torch.optim import Optimizer
 
-from hvd_kernel.core import training_steps
+from hvd_kernel.core import metrics, training_steps
 from hvd_kernel.core.training_steps import Read, Run, TrackedOptimizer
 from hvd_kernel.frameworks import torch_steps
+from hvd_kernel.torch.samples import SampleMeter, meter_of_model
 
 _PARAMETERS, _ELEMENTS = 8, 16
 """Parameters in a digest, and elements of each."""
 
 _NO_RUN = (-1, -1)
 _PLAIN = (Tensor, torch.nn.Parameter)  # others, such as DTensor or FSDP's, are parts that may differ
+_meters: WeakKeyDictionary[Optimizer, SampleMeter] = WeakKeyDictionary()
+_round: tuple[Run, set[int]] = (_NO_RUN, set())  # ids of the optimizers that have taken a step in this round
 _tracked: WeakKeyDictionary[Optimizer, tuple[Run, TrackedOptimizer | None]] = WeakKeyDictionary()  # None: not tracked
 
 
 def on_step(optimizer: Optimizer) -> None:
     """Count a step of a plain optimizer; a DistributedOptimizer, whose step runs this hook too, counts its own."""
     if not getattr(type(optimizer), "counts_steps", False):
+        _count(optimizer)
         stepped(optimizer, reduced=False)
+
+
+def _count(optimizer: Optimizer) -> None:
+    """Count a step and its samples for the panel. Never raises."""
+    global _round  # noqa: PLW0603 - of the process
+    try:
+        meter = _meters.get(optimizer)
+        if meter is None:
+            meter = _meters[optimizer] = meter_of_model(_all_parameters(optimizer))
+        samples, is_first = meter.pop(), not meter.has_stepped
+        meter.has_stepped = True
+    except Exception:  # noqa: BLE001 - of an unusual model: training goes on without a count of samples
+        samples, is_first = 0, False
+    run, members = _round
+    begins = is_first or samples > 0 or run != training_steps.run_number() or id(optimizer) in members
+    if begins:
+        members = set()
+        _round = training_steps.run_number(), members
+    members.add(id(optimizer))
+    metrics.step(samples, steps=int(begins))
 
 
 def stepped(optimizer: Optimizer, *, reduced: bool) -> None:
@@ -65,11 +93,14 @@ def _connected() -> bool:
     return bool(distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1)
 
 
+def _all_parameters(optimizer: Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def _parameters(optimizer: Optimizer) -> list[Tensor]:
     return [
         parameter
-        for group in optimizer.param_groups
-        for parameter in group["params"]
+        for parameter in _all_parameters(optimizer)
         if type(parameter) in _PLAIN and parameter.is_floating_point() and parameter.layout is torch.strided
     ]
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import warnings
-import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self, SupportsIndex
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor
-from torch.nn.modules.module import register_module_forward_pre_hook
 
 from hvd_kernel.core import metrics
 from hvd_kernel.core.process_sets import ProcessSet
 from hvd_kernel.torch import step_digests
 from hvd_kernel.torch.reducer import Reducer
+from hvd_kernel.torch.samples import SampleMeter, meter_before_first_call
 
 Named = list[tuple[str, Tensor]]
 Groups = int | list[list[Tensor]]
@@ -140,7 +139,7 @@ def derived(mixin: type[OptimizerMixin], optimizer: torch.optim.Optimizer, named
     vars(instance).update(
         shared,
         _parameter_names={param: name for name, param in named},
-        _meter=SampleMeter(param for _, param in named),
+        _meter=meter_before_first_call(param for _, param in named),
         _wrapped=optimizer,
         **attributes,
     )
@@ -230,73 +229,3 @@ def checked_groups(groups: Groups | None, num_groups: int) -> Groups | None:
 
 def _flat(groups: Iterable[Iterable[Tensor]]) -> list[Tensor]:
     return [param for params in groups for param in params]
-
-
-class SampleMeter:
-    """Counts the training samples of each step without user code: the batch size of the model's input.
-
-    The model is the outermost module that owns a parameter of the optimizer. It is found in its first forward pass, by
-    a hook on all modules that is then removed; only a hook on the model remains.
-    """
-
-    def __init__(self, params: Iterable[Tensor]) -> None:
-        self.params = {id(param) for param in params}
-        self.pending = 0
-        _find_model(weakref.ref(self))
-
-    def pop(self) -> int:
-        """Return the number of samples since the last call."""
-        pending, self.pending = self.pending, 0
-        return pending
-
-    def owns_part_of(self, module: torch.nn.Module) -> bool:
-        """Return whether the optimizer has a parameter of the module."""
-        return any(id(param) in self.params for param in module.parameters())
-
-    def count(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Count the samples of a call of the model: the length of its first tensor."""
-        if module.training and torch.is_grad_enabled():
-            tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.dim())
-            self.pending += next((tensor.shape[0] for tensor in tensors), 0)
-
-
-def _find_model(ref: weakref.ref[SampleMeter]) -> None:
-    def check(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
-        meter = ref()
-        if meter is None:
-            hook.remove()
-        elif meter.owns_part_of(module):
-            hook.remove()
-            _CountHook(module, ref)  # counts from the next call on
-            meter.count(module, args, {})
-
-    hook = register_module_forward_pre_hook(check)
-
-
-class _CountHook:
-    """Hook on the model. It is not pickled with the model, as it belongs to an optimizer of this process."""
-
-    def __init__(self, model: torch.nn.Module, ref: weakref.ref[SampleMeter]) -> None:
-        self._ref = ref
-        self._hook = model.register_forward_pre_hook(self, with_kwargs=True)
-
-    def __call__(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        meter = self._ref()
-        if meter is None:
-            self._hook.remove()
-        else:
-            meter.count(module, args, kwargs)
-
-    def __deepcopy__(self, _memo: dict[int, Any]) -> Self:
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _no_count, ()
-
-
-def _no_count() -> Callable[..., None]:
-    return _count_nothing
-
-
-def _count_nothing(_module: torch.nn.Module, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-    """Replace the hook in a pickled model."""

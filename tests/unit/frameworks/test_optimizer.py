@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hvd_kernel.torch as hvd
-from hvd_kernel.torch.wrapping import SampleMeter
+from hvd_kernel.torch.samples import meter_before_first_call
 
 
 def made(**options: object) -> object:
@@ -66,7 +66,7 @@ def test_broadcast_refusals() -> None:
 
 def test_samples_are_counted_once_at_the_outermost_module() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
-    meter = SampleMeter(model[1].parameters())
+    meter = meter_before_first_call(model[1].parameters())
     other, loss = torch.nn.Linear(3, 3), torch.nn.MSELoss()
     for size in (5, 7):
         loss(model(other(torch.ones(size, 3))), torch.ones(size, 2))
@@ -91,7 +91,7 @@ def test_a_search_that_finds_nothing_ends_with_its_optimizer() -> None:
     gc.collect()
     torch.nn.Linear(1, 1)(torch.ones(1, 1))  # searches of optimizers that are forgotten already end here
     before = len(module._global_forward_pre_hooks)
-    meter = SampleMeter([W])
+    meter = meter_before_first_call([W])
     assert len(module._global_forward_pre_hooks) == before + 1
     del meter
     torch.nn.Linear(1, 1)(torch.ones(1, 1))
