@@ -1,7 +1,7 @@
 """A Chrome trace of the core as bars and sums, for ``%hvd timeline``. Pure.
 
 Terms.
-  row    a tensor, by its operation and name: "allreduce.grad"
+  row    a tensor, by its operation and name: "allreduce.grad"; all operations of one kind of a torch group
   bar    the time in a row from a begin event to its end event; an operation's bar contains its steps' bars
   depth  the number of bars around a bar
 """
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hvd_kernel.formatting import units
+from hvd_kernel.formatting.operation_names import operation_label
 
 NEGOTIATES = "NEGOTIATE_"
 WAITS = {"QUEUE": "in the queue", "WAIT_FOR_DATA": "waiting for data", "ALLOCATE_OUTPUT": "allocating"}
@@ -78,10 +79,11 @@ def parse(text: str) -> Recording:
         elif event["ph"] == "B":
             open_bars[lane].append(event)
         elif event["ph"] == "E" and open_bars[lane]:
+            kind = open_bars[lane][0]["name"].removeprefix(NEGOTIATES).lower()
             begun = open_bars[lane].pop()
             depth = len(open_bars[lane])
             bar = Bar(begun["name"], begun["ts"], event["ts"], depth, event.get("args", {}))
-            rows[names.get(pid, str(pid))].append(bar)
+            rows[operation_label(names.get(pid, str(pid)), kind)].append(bar)
     for bars in rows.values():
         bars.sort(key=lambda bar: (bar.begin, bar.depth))
     return Recording(dict(rows), last / 1e6)

@@ -21,7 +21,10 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
 import hvd_kernel
+from hvd_kernel.core import group_engines, main_thread
 from hvd_kernel.formatting.installed_files import FOLDERS, is_installed
+from hvd_kernel.formatting.operation_names import operation_label
+from hvd_kernel.frameworks import torch_waits
 from hvd_kernel.protocol.messages import STACK_SIGNAL, Frame, Pending
 
 if TYPE_CHECKING:
@@ -146,17 +149,40 @@ def package_of(path: str) -> str:
 
 
 def pending(engine: Engine | None) -> list[Pending]:
-    """Return the operations that are not complete on this rank, oldest first; on rank 0 also those of other ranks."""
-    operations = engine.pending() if engine is not None else []
-    oldest_first = sorted(operations, key=_seconds)[::-1]
-    return [Pending(str(operation["name"]), _seconds(operation), _missing(operation)) for operation in oldest_first]
+    """Return the operations that are not complete on this rank, oldest first; on rank 0 also those of other ranks.
+
+    Those of torch's groups are included, and a group's first rank has those of its members.
+    """
+    operations = [operation for operation, _ in _pending(engine)]
+    return sorted(operations, key=lambda operation: operation.seconds)[::-1]
 
 
 def waiting_for(engine: Engine | None) -> str:
-    """Return the oldest operation that this rank requested, if its main thread is inside the core; otherwise ""."""
-    if engine is None or not inside_core():
+    """Return the oldest operation that this rank requested, if its main thread waits for it; otherwise "".
+
+    It waits if it is inside the core, or idle in a function of torch that other threads complete, as ``backward``.
+    """
+    if not inside_core() and not (torch_waits.may_wait(main_frame()) and main_thread.is_idle()):
         return ""
-    return next((operation.name for operation in pending(engine) if engine.rank not in operation.missing), "")
+    requested = [operation for operation, rank in _pending(engine) if rank not in operation.missing]
+    return max(requested, key=lambda operation: operation.seconds).name if requested else ""
+
+
+def _pending(engine: Engine | None) -> Iterator[tuple[Pending, int]]:
+    """Return the operations of all engines, and this rank's number."""
+    if engine is not None:
+        for operation in engine.pending():
+            yield _operation(operation, ()), engine.rank
+    for group, ranks in group_engines.engines():
+        for operation in group.pending():
+            yield _operation(operation, ranks), ranks[group.rank]
+
+
+def _operation(operation: dict[str, object], ranks: tuple[int, ...]) -> Pending:
+    """Return an operation of an engine; ``ranks``: its ranks, () for all ranks."""
+    missing = _missing(operation)
+    name = operation_label(str(operation["name"]), str(operation["op"]), ranks)
+    return Pending(name, _seconds(operation), tuple(ranks[rank] for rank in missing) if ranks else missing)
 
 
 def _missing(operation: dict[str, object]) -> tuple[int, ...]:

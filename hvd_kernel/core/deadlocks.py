@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.core import call_stack
+from hvd_kernel.frameworks import torch_waits
 
 if TYPE_CHECKING:
     from hvd_kernel._native import Engine
@@ -227,14 +228,16 @@ def other_threads_may_call() -> bool:
 
 
 def _waiting_call() -> tuple[int, int] | None:
-    """Return frame and instruction of the core's call in which the main thread waits; None if it does not wait.
+    """Return frame and instruction of the call in which the main thread, which is idle, waits; None if it does not.
+
+    The call is one of the core, or of torch, whose futures of our operations are completed by another thread.
 
     The frame itself is not kept: a frame that another thread holds keeps its variables, and with a loss its graph.
     """
     frame = call_stack.main_frame()
-    if frame is None or frame.f_code.co_name in _POLLS or not call_stack.inside_core():
+    if frame is None or frame.f_code.co_name in _POLLS:
         return None
-    return id(frame), frame.f_lasti
+    return (id(frame), frame.f_lasti) if call_stack.inside_core() or torch_waits.may_wait(frame) else None
 
 
 def _has_alarm() -> bool:

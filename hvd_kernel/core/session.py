@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from hvd_kernel.core import agent_channel, deadlocks, topology, torch_address
+from hvd_kernel.core import agent_channel, deadlocks, group_engines, topology, torch_address
 from hvd_kernel.core.timeline import Timeline
 from hvd_kernel.errors import NotInitialized
 from hvd_kernel.settings import lookup, network
@@ -29,6 +29,7 @@ _engine: Engine | None = None
 _generation = 0
 _rounds = 0
 _before: dict[str, int] = {}  # sum of the counters of all earlier engines
+_waited = 0  # the ``wait_ns`` returned most recently
 _registered = False
 _environment: dict[str, str] = {}  # the variables HOROVOD_* and HVD_* when this engine was made
 _rendezvous: Rendezvous | None = None
@@ -294,10 +295,19 @@ def setting(name: str) -> str:
 
 
 def counters() -> dict[str, int]:
-    """Return the core's counters, summed over every engine of this process, so that they never decrease."""
+    """Return the core's counters, summed over every engine of this process, so that they never decrease.
+
+    ``wait_ns`` leaves out waits of other threads while the main thread computed.
+    """
+    global _waited  # noqa: PLW0603 - as the counters
     with _lock:
         now = {} if _engine is None else _engine.counters()
-        return {name: _before.get(name, 0) + now.get(name, 0) for name in {**_before, **now}}
+        all_engines = (_before, now, group_engines.counters())
+        names = {name for counted in all_engines for name in counted}
+        total = {name: sum(counted.get(name, 0) for counted in all_engines) for name in names}
+        if "wait_ns" in total:  # what is left out is known a moment after the wait
+            _waited = total["wait_ns"] = max(_waited, total["wait_ns"])
+        return total
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:

@@ -69,7 +69,7 @@ def create_group(options: Any, _backend_options: Any = None) -> Any:
         options.group_rank,
         options.group_size,
         options.group_id,
-        is_default=not members,
+        ranks=members,
         parent=parent if isinstance(parent, SharedEngine) else None,
     )
     return HvdProcessGroup(engine, options)

@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvd_kernel.core import call_stack, ops, session, topology
+from hvd_kernel.core import call_stack, group_engines, ops, session, topology
 from hvd_kernel.core.process_sets import global_process_set
 from hvd_kernel.core.tensor import Max
 from hvd_kernel.errors import HorovodInternalError
+from hvd_kernel.formatting.operation_names import torch_group_prefix
+from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.settings import lookup
 from hvd_kernel.torch.async_ops import fast, is_plain
 from hvd_kernel.torch.memory import REDUCED
@@ -180,8 +182,8 @@ _numbers = _GroupNumbers()
 class SharedEngine(GroupEngine):
     """The engine of ``hvd.init()``, for a group of all ranks; a later one if it has the same rank and size."""
 
-    def __init__(self, rank: int, size: int) -> None:
-        super().__init__(session.engine(), f"torch{_numbers.next()}")
+    def __init__(self, rank: int, size: int, members: str) -> None:
+        super().__init__(session.engine(), torch_group_prefix(str(_numbers.next()), members))
         self._rank, self._size = rank, size
 
     @property
@@ -234,13 +236,15 @@ class SharedEngine(GroupEngine):
 class OwnEngine(GroupEngine):
     """An engine among the members of a group, numbered as in the group."""
 
-    def __init__(self, store: Any, rank: int, size: int, name: str) -> None:
+    def __init__(self, store: Any, rank: int, name: str, ranks: Sequence[int], members: str) -> None:
         from hvd_kernel._native import Engine  # noqa: PLC0415 - only a rank loads the extension
 
         options = lookup.engine_options(dict(os.environ))
         options.pop("timeline", None)  # a file of the main engine
+        size = len(ranks)
         engine = Engine(rank, size, _StoreExchange(store, rank, size, name), options)
-        super().__init__(engine, f"torch.{name}")
+        super().__init__(engine, torch_group_prefix(f" {name}", members))
+        group_engines.add(engine, tuple(ranks))
         self._process = os.getpid()
         self.main = session.engine() if session.is_initialized() else None
         if self.main is not None:
@@ -258,11 +262,13 @@ class OwnEngine(GroupEngine):
         engine, self._engine = self._engine, None
         if engine is not None and self._process == os.getpid():
             engine.shutdown()
+            group_engines.remove(engine)
             self._live.clear()
 
     def leak(self) -> None:
         """Drop the engine in a forked child."""
         if self._engine is not None:
+            group_engines.remove(self._engine, is_ours=False)
             session.leak(self._engine)
             self._engine = None
 
@@ -342,7 +348,7 @@ call_stack.register_core_caller(__name__)  # by async_ops.fast
 
 
 def group_engine(
-    store: Any, rank: int, size: int, name: str, *, is_default: bool, parent: SharedEngine | None
+    store: Any, rank: int, size: int, name: str, *, ranks: Sequence[int], parent: SharedEngine | None
 ) -> GroupEngine:
     """Return the engine for a new group.
 
@@ -354,8 +360,8 @@ def group_engine(
         This process in the group.
     name
         The group's name, equal on its members.
-    is_default
-        The group is that of ``init_process_group``.
+    ranks
+        The group's ranks among all; empty for that of ``init_process_group``.
     parent
         For a group of all ranks in their order, the default group's engine if it is the main one.
 
@@ -364,11 +370,14 @@ def group_engine(
     ValueError
         The default group has as many ranks as ``hvd.init()``, and numbers this process differently.
     """
-    if is_default and not session.is_initialized() and topology.is_launched(os.environ):
+    members = rank_list(ranks) if ranks else ""
+    if not ranks and not session.is_initialized() and topology.is_launched(os.environ):
         session.init()
-    if is_default and session.is_initialized() and session.size() == size:
+    if not ranks and session.is_initialized() and session.size() == size:
         if session.rank() != rank:
             raise ValueError(OTHER_RANK.format(rank=rank, actual=session.rank()))
         _numbers.agree()
-        return SharedEngine(rank, size)
-    return OwnEngine(store, rank, size, name) if parent is None else SharedEngine(rank, size)
+        return SharedEngine(rank, size, members)
+    if parent is not None:
+        return SharedEngine(rank, size, members)
+    return OwnEngine(store, rank, name, ranks or range(size), members)

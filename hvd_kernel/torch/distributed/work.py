@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed import Work
 
-from hvd_kernel.core import call_stack
+from hvd_kernel.core import call_stack, group_engines, main_thread
 from hvd_kernel.errors import HvdTimeout
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class WaiterThread:
 
     def _run(self) -> None:
         while (work := self._works.get()) is not None:
-            work.complete_or_give_up()
+            work.complete_beside_main_thread()
             del work  # its tensors
 
 
@@ -97,6 +98,7 @@ class HvdWork(Work):
         self._release: Callable[[], Any] | None = None
         self._handle = -1
         self.source = -1
+        self._waited_until = self._main_ran = 0  # nanoseconds: at the end of a wait on the waiter thread
         self._error: BaseException | None = None
         self._done = False
         self._waiting = threading.Lock()  # held by the thread that waits in the core
@@ -137,7 +139,10 @@ class HvdWork(Work):
         assert self._engine is not None
         assert self._finish is not None
         try:
-            self._finish(self._engine.wait(self._handle, limit))
+            outcome = self._engine.wait(self._handle, limit)
+            if self._waiter.is_current():
+                self._waited_until, self._main_ran = time.monotonic_ns(), main_thread.processor_ns()
+            self._finish(outcome)
         except BaseException as error:
             if self._in_flight(self._engine):
                 raise  # a timeout or an interrupt ended the wait, not the operation
@@ -155,12 +160,20 @@ class HvdWork(Work):
         return True
 
     def complete_or_give_up(self) -> None:
-        """Complete on the waiter thread; after the timeout fail the future, and keep the buffers of the operation."""
+        """Complete, and after the timeout fail the future, and keep the buffers of the operation."""
         try:
             self.complete(self._timeout)
         except HvdTimeout as error:
             self._error = error
             self._resolve()
+
+    def complete_beside_main_thread(self) -> None:
+        """Do as ``complete_or_give_up`` on the waiter thread, whose waits count as far as the main thread is idle."""
+        begun, ran, queued = time.monotonic_ns(), main_thread.processor_ns(), main_thread.scheduled_ns()[1]
+        self.complete_or_give_up()
+        if self._waited_until:  # else another thread has waited
+            computed = self._main_ran - ran + main_thread.scheduled_ns()[1] - queued
+            group_engines.hide(min(computed, self._waited_until - begun))
 
     def _resolve(self) -> None:
         with self._futures:

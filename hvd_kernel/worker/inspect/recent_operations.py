@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.core import session
+from hvd_kernel.formatting.operation_names import operation_label
 from hvd_kernel.protocol.operations import Open, Operation, Recent
 from hvd_kernel.worker import communication
 
@@ -112,7 +113,8 @@ def operations(records: Sequence[Record]) -> tuple[list[Operation], list[tuple[i
 
 def _plain(name: str, phase: str) -> str:
     """Return the user's name of an operation: in the core it is prefixed with the kind of operation."""
-    return name.removeprefix(f"{phase.lower()}.")
+    kind = phase.lower()
+    return operation_label(name, kind).removeprefix(f"{kind}.")
 
 
 def _label(name: str) -> str:
