@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from hvd_kernel.diagnosis.inquiry import Cluster, Inquiry, stopped
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.formatting.operation_names import OTHER_BACKEND
 from hvd_kernel.formatting.rank_labels import label, rank_list
 from hvd_kernel.protocol.messages import Frame, MetricsSample, Pending, Whereabouts
 
@@ -58,6 +59,7 @@ _DOING = {
     "absent": "cannot be asked: it has not called hvd.init(), or not with the hvd_kernel of its launcher",
     "elsewhere": "started by another launcher",
 }
+_MESSAGE = {f"{OTHER_BACKEND}send", f"{OTHER_BACKEND}recv"}
 _WORDS = {"one": {"is": "is", "has": "has", "waits": "waits"}, "many": {"is": "are", "has": "have", "waits": "wait"}}
 
 
@@ -148,7 +150,7 @@ def awaited_operation(places: Places) -> Pending | None:
         if pending.missing and pending.seconds >= WAIT_S
     )
     longest = max(stalled, key=lambda pending: pending.seconds, default=None)
-    return longest or _guess(places)
+    return longest or _guess(places) or _on_other_backend(places)
 
 
 def _grouped(places: Places, ranks: Iterable[int]) -> dict[str, list[int]]:
@@ -164,6 +166,28 @@ def _guess(places: Places) -> Pending | None:
     mute = tuple(rank for rank, place in places.items() if place.state in ("silent", "stopped"))
     name = next(iter(waiting.values()), "")
     return Pending(name, 0.0, mute) if name and mute else None
+
+
+def _on_other_backend(places: Places) -> Pending | None:
+    """Return an operation on another backend than ours that waits for ranks which have not called it.
+
+    The core does not know such an operation: ranks of its group that are somewhere else are missing.
+    """
+    for rank, place in sorted(places.items()):
+        members = place.ranks if place.state == "collective" else ()
+        missing = tuple(peer for peer in members if peer != rank and not _meets(place, places.get(peer), rank))
+        if missing:
+            return Pending(place.waiting_for, 0.0, missing)
+    return None
+
+
+def _meets(place: Whereabouts, peer: Whereabouts | None, rank: int) -> bool:
+    """Return whether a peer is in the same operation as a rank, or in the other half of a message."""
+    if peer is None or peer.state != "collective":
+        return False
+    if {place.waiting_for, peer.waiting_for} == _MESSAGE:
+        return rank in peer.ranks
+    return peer.waiting_for == place.waiting_for and set(peer.ranks) == set(place.ranks)
 
 
 def _where(place: Whereabouts | None) -> str:
@@ -193,6 +217,8 @@ def line(frame: Frame) -> str:
 
 def operation(name: str) -> str:
     """Format the core's name of an operation for users: ``allreduce 'grad/conv1'``, ``barrier``."""
+    if name.startswith(OTHER_BACKEND):
+        return name
     kind, _, tensor = name.partition(".")
     short = tensor if len(tensor) <= MAX_NAME else tensor[: MAX_NAME - 1] + "…"
     return f"{kind} '{short}'" if tensor and not tensor.startswith("noname") else kind

@@ -154,6 +154,7 @@ class Whereabouts(Struct, frozen=True):
     frames: tuple[Frame, ...] = ()  # outermost first, without IPython's and ours
     pending: tuple[Pending, ...] = ()  # oldest first
     native: tuple[str, ...] = ()  # C functions that the innermost frame is in, innermost first; from outside only
+    ranks: tuple[int, ...] = ()  # that take part in what it waits for, if the core does not know the operation
 
 
 class TextDelta(Struct, frozen=True):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hvd_kernel.core import call_stack, ops, process_sets, session
+from hvd_kernel.core import call_stack, main_thread, ops, process_sets, session
 from hvd_kernel.errors import BECAUSE_OF_ANOTHER, ClusterError, Mismatch, OutOfMemory, without_future
-from hvd_kernel.frameworks import torch_connections
+from hvd_kernel.formatting.operation_names import OTHER_BACKEND
+from hvd_kernel.frameworks import torch_connections, torch_waits
 from hvd_kernel.protocol.messages import Pending
 
 if TYPE_CHECKING:
@@ -95,9 +96,32 @@ def operations() -> int:
     return session.counters().get("ops", 0) + len(pending())
 
 
-def waiting_for() -> str:
-    """Return the name of the operation that the main thread waits for, "" if it does not wait. Any thread."""
-    return call_stack.waiting_for(_engine())
+class MainThreadWait(NamedTuple):
+    """The operation that the main thread waits for; empty if it does not wait."""
+
+    name: str = ""
+    ranks: tuple[int, ...] = ()
+    """On another backend than ours: the ranks that take part, as far as it is known."""
+    place: str = ""
+    """On another backend: the line of the user's code."""
+
+    @property
+    def text(self) -> str:
+        """The name, with the place if it is known."""
+        return f"{self.name}, {self.place}" if self.place else self.name
+
+
+def main_thread_wait(cell_of: Callable[[str], str | None]) -> MainThreadWait:
+    """Return what the main thread waits for, on our core or on another backend of torch. Any thread."""
+    if name := call_stack.waiting_for(_engine()):
+        return MainThreadWait(name)
+    frame = call_stack.main_frame() if main_thread.is_idle() else None
+    wait = torch_waits.wait_on_other_backend(frame)
+    if wait is None:
+        return MainThreadWait()
+    calls = [call for _, call in call_stack.calls(frame)][::-1]
+    places = [shown.place for shown in call_stack.frames(calls, cell_of) if shown.is_user_code]
+    return MainThreadWait(OTHER_BACKEND + wait.operation, wait.ranks, places[-1] if places else "")
 
 
 def _engine() -> Engine | None:

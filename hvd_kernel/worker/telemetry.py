@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from hvd_kernel.core import metrics, session, training_steps
+from hvd_kernel.core import main_thread, metrics, session, training_steps
 from hvd_kernel.frameworks.compression import CastCompressor
 from hvd_kernel.processes import allocator
 from hvd_kernel.protocol.messages import METRICS_TYPE, OPTIONS, MetricsSample, to_content
@@ -22,15 +22,19 @@ _PERIOD_S = 0.2
 _IDLE_S = 30.0  # after a cell, until freed memory is returned to Linux
 _data_workers = False
 _PAGE = os.sysconf("SC_PAGESIZE")
+CellOf = Callable[[str], str | None]
+"""Returns the cell whose code has a file name; None for any other file."""
+
 Publish = Callable[[str, dict[str, Any], dict[str, Any]], None]
 
 
 class Telemetry:
     """Sampling thread: it samples while a cell runs, and once more at its end. It lives as long as the rank."""
 
-    def __init__(self, rank: int, publish: Publish, parked: Callable[[], bool]) -> None:
+    def __init__(self, rank: int, publish: Publish, parked: Callable[[], bool], cell_of: CellOf) -> None:
         self.rank = rank
         self._parked = parked  # returns whether the main thread waits for the user
+        self._cell_of = cell_of
         self._publish = publish
         self._parent: dict[str, Any] | None = None  # the running cell's request, None between cells
         self._keeps_memory = False  # what cells have freed, until no cell runs for a while
@@ -63,7 +67,7 @@ class Telemetry:
                 allocator.trim()
             elif parent is not None and not ended:
                 with suppress(Exception):  # if this one cannot be sent, a later one may
-                    self._send(parent, sample(self.rank, running=True, parked=self._parked()))
+                    self._send(parent, sample(self.rank, running=True, parked=self._parked(), cell_of=self._cell_of))
 
     def _send(self, parent: dict[str, Any], current: MetricsSample) -> None:
         """Publish a sample unless the cell has ended since then: no sample may follow its last one."""
@@ -78,22 +82,22 @@ class Telemetry:
         return self._parent is not parent
 
 
-def sample(rank: int, *, running: bool, parked: bool = False) -> MetricsSample:
+def sample(rank: int, *, running: bool, parked: bool = False, cell_of: CellOf = lambda _: None) -> MetricsSample:
     """Return a sample of this rank, which runs a cell or is parked at a prompt in one. Any thread.
 
     If its figures cannot be read, the sample has only the state: the last sample marks the end of a cell.
     """
     try:
-        return _measured(rank, running=running, parked=parked)
+        return _measured(rank, running=running, parked=parked, cell_of=cell_of)
     except Exception:  # noqa: BLE001 - from a framework's counter, or the system
         return MetricsSample(rank, time.monotonic(), "compute" if running else "idle")
 
 
-def _measured(rank: int, *, running: bool, parked: bool) -> MetricsSample:
+def _measured(rank: int, *, running: bool, parked: bool, cell_of: CellOf) -> MetricsSample:
     training = metrics.snapshot()
     core = session.counters()
-    scheduled = of_main_thread()
-    waits_for = communication.waiting_for() if running and not parked else ""
+    scheduled = main_thread.scheduled_ns()
+    waits_for = communication.main_thread_wait(cell_of).text if running and not parked else ""
     return MetricsSample(
         rank=rank,
         time=time.monotonic(),
@@ -122,16 +126,6 @@ def _options() -> list[str]:
     children: set[object] = getattr(multiprocessing.process, "_children", set())  # active_children() would reap them
     _data_workers = _data_workers or bool(children)
     return [name for name, used in zip(OPTIONS, (CastCompressor.used, _data_workers), strict=True) if used]
-
-
-def of_main_thread() -> tuple[int, int]:
-    """Return nanoseconds for which the main thread ran, and was ready but waited for a processor; 0 if unknown."""
-    try:
-        with open(f"/proc/self/task/{os.getpid()}/schedstat") as file:  # noqa: PTH123 - five times a second
-            ran, queued, _ = map(int, file.read().split())
-    except (OSError, ValueError):  # a kernel without CONFIG_SCHED_INFO
-        return 0, 0
-    return ran, queued
 
 
 def resident() -> int:

@@ -286,7 +286,7 @@ class Control:
             return
         if communication.pending():
             communication.abort(_INTERRUPTED)
-        if torch_connections.main_thread_waits():
+        if torch_connections.main_thread_waits() or communication.main_thread_wait(self.cell_of).ranks:
             torch_connections.close()
 
     # Running.

@@ -113,7 +113,9 @@ class RankKernel(TaskKernel):
         self.control.elastic = ElasticCell(lambda: self.control.rank, self._publish_for_cell)
         self.debugging = prompt.Debugging(self.shell)
         self.debugging.install()
-        self.telemetry = telemetry.Telemetry(self.engine_id, self._publish, lambda: self.control.prompts.parked)
+        self.telemetry = telemetry.Telemetry(
+            self.engine_id, self._publish, lambda: self.control.prompts.parked, self.control.cell_of
+        )
         self.shell_handlers["hvd_request"] = self.hvd_request
         self.control_handlers["hvd_request"] = self.hvd_request
 

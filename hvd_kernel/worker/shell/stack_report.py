@@ -31,9 +31,9 @@ def whereabouts(control: Control) -> Whereabouts:
         return Whereabouts(control.rank, "traceback", pending=pending)
     calls = list(_running()) or list(_suspended(control.coroutine))
     parked = control.prompts.parked
-    waits_for = "" if parked else communication.waiting_for()
+    wait = communication.MainThreadWait() if parked else communication.main_thread_wait(control.cell_of)
     frames = call_stack.frames(calls, control.cell_of)
-    return Whereabouts(control.rank, state(waits_for, parked=parked), waits_for, frames, pending)
+    return Whereabouts(control.rank, state(wait.name, parked=parked), wait.name, frames, pending, ranks=wait.ranks)
 
 
 def state(waits_for: str, *, parked: bool) -> str:

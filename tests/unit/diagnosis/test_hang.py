@@ -9,6 +9,7 @@ from hvdtest.fakes import FakeSession
 
 from hvd_kernel.diagnosis import stall
 from hvd_kernel.diagnosis.stall import Activity, operation, report, sentence, whereabouts
+from hvd_kernel.formatting.operation_names import OTHER_BACKEND
 from hvd_kernel.protocol.messages import Frame, MetricsSample, Pending, Whereabouts, from_content, to_content
 
 LOAD = Frame("data.py:41", "load", "time.sleep(60)", is_user_code=True)
@@ -241,3 +242,30 @@ def json_round(wire: dict[str, object]) -> dict[str, object]:
 
     back: dict[str, object] = json.loads(json.dumps(wire))
     return back
+
+
+def on_gloo(rank: int, name: str, ranks: tuple[int, ...], state: str = "collective") -> Whereabouts:
+    return Whereabouts(rank, state, f"{OTHER_BACKEND}{name}" if name else "", (CELL,), ranks=ranks)
+
+
+def test_ranks_that_have_not_called_an_operation_of_gloo_are_named() -> None:
+    everyone = (0, 1, 2)
+    waits = {0: on_gloo(0, "all_reduce", everyone), 2: on_gloo(2, "all_reduce", everyone)}
+    late = Whereabouts(1, "compute", "", (LOAD,))
+    where = "which is in data.py:41 load(): time.sleep(60)"
+    assert sentence(waits | {1: late}, everyone) == f"torch.distributed all_reduce waits for rank 1, {where}"
+    assert sentence(waits | {1: on_gloo(1, "all_reduce", everyone)}, everyone) == ""
+    other = sentence(waits | {1: on_gloo(1, "barrier", everyone)}, everyone)
+    assert other == (
+        "torch.distributed all_reduce waits for rank 1, which waits in torch.distributed barrier at cell 3:7: train()"
+    )
+    assert sentence({0: on_gloo(0, "all_reduce", (0, 2)), 1: late, 2: on_gloo(2, "all_reduce", (0, 2))}, everyone) == ""
+    assert report(waits).startswith("[0,2] waiting in torch.distributed all_reduce\n")
+
+
+def test_messages_of_gloo_wait_for_the_other_rank_alone() -> None:
+    late = Whereabouts(1, "compute", "", (LOAD,))
+    receives = on_gloo(0, "recv", (1,))
+    assert sentence({0: receives, 1: late}, range(2)).startswith("torch.distributed recv waits for rank 1, which is in")
+    assert sentence({0: receives, 1: on_gloo(1, "send", (0,))}, range(2)) == ""
+    assert "which waits in torch.distributed send" in sentence({0: receives, 1: on_gloo(1, "send", (2,))}, range(2))

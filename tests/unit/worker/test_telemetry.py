@@ -25,7 +25,7 @@ def test_no_sample_follows_the_last_one_of_a_cell(monkeypatch: pytest.MonkeyPatc
     taking, ended, next_one = threading.Event(), threading.Event(), threading.Event()
     said: list[tuple[int, str]] = []
 
-    def sample(rank: int, *, running: bool, parked: bool = False) -> MetricsSample:
+    def sample(rank: int, *, running: bool, **_how: object) -> MetricsSample:
         if running:
             taking.set()
             assert ended.wait(PATIENCE_S)
@@ -38,7 +38,7 @@ def test_no_sample_follows_the_last_one_of_a_cell(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(telemetry, "sample", sample)
     monkeypatch.setattr(telemetry, "_PERIOD_S", 0.001)
-    samples = telemetry.Telemetry(0, publish, lambda: False)
+    samples = telemetry.Telemetry(0, publish, lambda: False, lambda _file: None)
     with samples.during({"cell": 1}):
         assert taking.wait(PATIENCE_S)
     ended.set()
@@ -52,7 +52,7 @@ def test_idle_rank_returns_its_freed_memory_once_after_each_cell(monkeypatch: py
     trims = threading.Semaphore(0)
     monkeypatch.setattr(telemetry, "_IDLE_S", 0.001)
     monkeypatch.setattr(allocator, "trim", trims.release)
-    samples = telemetry.Telemetry(0, lambda *_: None, lambda: False)
+    samples = telemetry.Telemetry(0, lambda *_: None, lambda: False, lambda _file: None)
     for cell in range(2):
         with samples.during({"cell": cell}):
             assert not trims.acquire(blocking=False)
