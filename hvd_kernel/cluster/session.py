@@ -275,19 +275,20 @@ class Session:
         transfer.scatter(alive, self.ranks.here, transfer.limit(force=force), self._query("push"))
 
     def pull(
-        self, names: Sequence[str], ranks: Sequence[int] | None = None, *, force: bool = False
+        self, names: Sequence[str], ranks: Sequence[int] | None = None, *, force: bool = False, whole: bool = True
     ) -> dict[int, dict[str, Any]]:
-        """Fetch variables of the ranks.
+        """Fetch variables of the ranks; DTensors as whole tensors, or with ``whole=False`` each rank's part.
 
         Raises
         ------
         ClusterError
             If a variable does not exist or cannot be sent; names the rank and the variable.
         UsageError
-            Before any data is sent, if it is more than HVD_MAX_MOVE bytes and ``force`` is not set.
+            Before any data is sent, if it is more than HVD_MAX_MOVE bytes and ``force`` is not set. Or parts of a
+            DTensor are on other ranks.
         """
         query = self._query("pull", names=list(names))
-        return transfer.fetch(self._alive(ranks), self.ranks.here, transfer.limit(force=force), query)
+        return transfer.fetch(self._alive(ranks), self.ranks.here, transfer.limit(force=force), query, whole=whole)
 
     def _query(self, handler: str, **content: Any) -> transfer.Query:
         return lambda ranks, more, buffers: self.ask(handler, ranks, content | more, buffers=buffers, timeout=_MOVE_S)

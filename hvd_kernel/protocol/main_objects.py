@@ -19,6 +19,8 @@ from typing import Any
 
 import cloudpickle
 
+from hvd_kernel.protocol import distributed_tensors
+
 _MAIN = "__main__"
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None), type(...))
 _NOT_SOURCE = frozenset({"__dict__", "__weakref__", "__doc__", "__firstlineno__", "__static_attributes__", "_abc_impl"})
@@ -29,7 +31,10 @@ class MainPickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles classes and functions of ``__main__`` for readers that may have them."""
 
     def reducer_override(self, obj: Any) -> Any:
-        """Add the digest of a definition to cloudpickle's copy of it."""
+        """Add the digest of a definition to cloudpickle's copy of it; refuse DTensors that this process has in part."""
+        whole = distributed_tensors.reduced(obj)
+        if whole is not None:
+            return whole
         reduced = super().reducer_override(obj)
         if not (isinstance(reduced, tuple) and _is_of_main(obj)):
             return reduced

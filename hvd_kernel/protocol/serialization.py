@@ -47,14 +47,33 @@ def pack(value: Any) -> list[Any]:
     class Pickler(MainPickler):
         def reducer_override(self, obj: Any) -> Any:
             torch = modules.loaded("torch")
-            if torch is not None and isinstance(obj, torch.Tensor):
-                return _reduce_tensor(torch, obj)
-            return super().reducer_override(obj)
+            is_tensor = torch is not None and isinstance(obj, torch.Tensor)
+            reduced = _reduce_tensor(torch, obj) if is_tensor else NotImplemented
+            return super().reducer_override(obj) if reduced is NotImplemented else reduced
 
     parts: list[Any] = []
     head = io.BytesIO()
     Pickler(head, protocol=5, buffer_callback=lambda part: parts.append(part.raw())).dump(value)
     return [head.getvalue(), *parts]
+
+
+def pack_variables(values: Mapping[str, Any]) -> list[Any]:
+    """Return the parts of variables, as ``pack`` of a dict.
+
+    Raises
+    ------
+    TypeError
+        A value cannot be pickled; the message has the name of its variable, its type and the reason.
+    """
+    try:
+        return pack(dict(values))
+    except Exception:
+        for name, value in values.items():
+            try:
+                pack(value)
+            except Exception as error:
+                raise TypeError(f"`{name}` ({type(value).__name__}) cannot be sent: {error}") from error
+        raise
 
 
 def unpack(parts: Sequence[Any]) -> Any:

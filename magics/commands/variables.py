@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from hvd_kernel.cluster.requests import joined_tensors
 from hvd_kernel.diagnosis import agreement
 from hvd_kernel.errors import ClusterError, RanksDiffer, UsageError
 from hvd_kernel.formatting.rank_labels import rank_list, spans
@@ -22,6 +23,7 @@ from hvd_kernel.magics.display.writer import aligned
 from hvd_kernel.magics.export import ScriptCell, literals
 from hvd_kernel.magics.options import Options, names, resolve, says_one_rank
 from hvd_kernel.magics.partition import joined
+from hvd_kernel.protocol import distributed_tensors
 from hvd_kernel.settings.lists import entries
 
 if TYPE_CHECKING:
@@ -110,17 +112,23 @@ def gathered(
 ) -> tuple[dict[str, Any], list[UsageError]]:
     """Return variables of the ranks, each joined in rank order, and an error for each that cannot be joined.
 
+    A DTensor is joined by its placements.
+
     Raises
     ------
     ClusterError
         As ``pulled``.
     """
-    values = _of_all(session, names, options, ranks)
+    parts = _of_all(session, names, options, ranks, whole=False)
     whole: dict[str, Any] = {}
     errors: list[UsageError] = []
     for name in names:
         try:
-            whole[name] = joined(name, {rank: values[rank][name] for rank in ranks})
+            values = joined_tensors.joined({rank: {name: parts[rank][name]} for rank in ranks})
+            if distributed_tensors.is_part(parts[ranks[0]][name]):
+                whole[name] = values[ranks[0]][name]
+            else:
+                whole[name] = joined(name, {rank: values[rank][name] for rank in ranks})
         except UsageError as error:
             errors.append(error)
     return whole, errors
@@ -134,9 +142,11 @@ def undefined(name: str, holders: Collection[int], others: Collection[int]) -> s
     return f"`{name}` is defined on {rank_list(holders)} only, not on {rank_list(others)}: {remedy}"
 
 
-def _of_all(session: Session, names: tuple[str, ...], options: Options, ranks: tuple[int, ...]) -> Values:
+def _of_all(
+    session: Session, names: tuple[str, ...], options: Options, ranks: tuple[int, ...], *, whole: bool = True
+) -> Values:
     try:
-        values = session.pull(names, ranks, force=options.force)
+        values = session.pull(names, ranks, force=options.force, whole=whole)
     except ClusterError as error:
         if sentence := _absent(session, names, ranks):
             raise ClusterError(sentence) from error

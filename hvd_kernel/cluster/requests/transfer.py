@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from hvd_kernel.cluster.requests import joined_tensors
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.formatting.units import binary_size
 from hvd_kernel.protocol import serialization
@@ -75,29 +76,46 @@ def _send(parts: list[Any], ranks: Sequence[int], here: Collection[int], query: 
         query(far, {"buffer": None, "placed": []}, parts)
 
 
-def fetch(ranks: Sequence[int], here: Collection[int], at_most: int | None, query: Query) -> dict[int, Any]:
-    """Fetch values of ranks. A rank answers with sizes instead if its values are larger than its share of the limit.
+def fetch(
+    ranks: Sequence[int], here: Collection[int], at_most: int | None, query: Query, *, whole: bool = True
+) -> dict[int, dict[str, Any]]:
+    """Fetch variables of ranks. A rank answers with sizes instead if its values are larger than its share of the limit.
+
+    Parameters
+    ----------
+    whole
+        Join the parts of DTensors; otherwise each rank's value contains its ``TensorPart``.
 
     Raises
     ------
     UsageError
-        If the values of all ranks together are larger than allowed.
+        If the values of all ranks together are larger than allowed, or parts of a DTensor are on other ranks.
     """
-    parts_of, refused = _fetch(ranks, here, None if at_most is None else at_most // max(1, len(ranks)), query)
+    values, is_divided = _fetch_all(ranks, here, at_most, query)
+    return joined_tensors.joined(values) if is_divided and whole else values
+
+
+def _fetch_all(
+    ranks: Sequence[int], here: Collection[int], at_most: int | None, query: Query
+) -> tuple[dict[int, dict[str, Any]], bool]:
+    """Return the variables of the ranks, and whether they contain parts of DTensors."""
+    parts_of, refused, is_divided = _fetch(
+        ranks, here, None if at_most is None else at_most // max(1, len(ranks)), query
+    )
     if not refused:
-        return {rank: serialization.unpack(parts) for rank, parts in parts_of.items()}
+        return {rank: serialization.unpack(parts) for rank, parts in parts_of.items()}, is_divided
     # A rank may exceed its share although all ranks together are within the limit.
     sizes = {name: sum(size_of[name] for size_of in refused) for name in refused[0]}
     if at_most is not None and sum(sizes.values()) + sum(map(serialization.size, parts_of.values())) > at_most:
         raise _too_much("pulling", sizes, at_most)
-    parts_of, _ = _fetch(ranks, here, None, query)
-    return {rank: serialization.unpack(parts) for rank, parts in parts_of.items()}
+    parts_of, _, is_divided = _fetch(ranks, here, None, query)
+    return {rank: serialization.unpack(parts) for rank, parts in parts_of.items()}, is_divided
 
 
 def _fetch(
     ranks: Sequence[int], here: Collection[int], share: int | None, query: Query
-) -> tuple[dict[int, list[Any]], list[Mapping[str, int]]]:
-    """Return the parts of the ranks that sent them, and the sizes of the ranks that refused."""
+) -> tuple[dict[int, list[Any]], list[Mapping[str, int]], bool]:
+    """Return the parts of the ranks that sent them, the sizes of those that refused, and whether DTensors arrived."""
     with ExitStack() as stack:
         shared = {rank: stack.enter_context(serialization.shared_buffer()) for rank in ranks if rank in here}
         addresses = {str(rank): address for rank, (_, address) in shared.items()}
@@ -107,19 +125,16 @@ def _fetch(
             for rank, (content, buffers) in answers.items()
             if "sizes" not in content
         }
-    return parts_of, [content["sizes"] for content, _ in answers.values() if "sizes" in content]
+    contents = [content for content, _ in answers.values()]
+    is_divided = any(content.get("divided") for content in contents)
+    return parts_of, [content["sizes"] for content in contents if "sizes" in content], is_divided
 
 
 def _packed(values: dict[str, Any]) -> list[Any]:
     try:
-        return serialization.pack(values)
-    except Exception:
-        for name, value in values.items():
-            try:
-                serialization.pack(value)
-            except Exception as error:
-                raise ClusterError(f"`{name}` ({type(value).__name__}) cannot be sent to the ranks: {error}") from error
-        raise
+        return serialization.pack_variables(values)
+    except TypeError as error:
+        raise ClusterError(str(error)) from error
 
 
 def _too_much(doing: str, sizes: Mapping[str, int], at_most: int) -> UsageError:

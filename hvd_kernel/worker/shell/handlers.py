@@ -20,7 +20,7 @@ from hvd_kernel import tracking
 from hvd_kernel.core import session
 from hvd_kernel.frameworks import torch_connections
 from hvd_kernel.processes import warm
-from hvd_kernel.protocol import rank_log, serialization
+from hvd_kernel.protocol import distributed_tensors, rank_log, serialization
 from hvd_kernel.worker import communication, devices, rendezvous
 from hvd_kernel.worker import names as frontend
 from hvd_kernel.worker.inspect import definitions, digest, recent_operations, replicate, variables
@@ -99,17 +99,18 @@ def _value(control: Control, content: Mapping[str, Any], _buffers: list[Any]) ->
 
 
 def send_values(values: Mapping[str, Any], rank: int, content: Mapping[str, Any]) -> Answer:
-    """Answer with values, or with the size of each in bytes if together they exceed ``at_most``."""
+    """Answer with values, DTensors in parts, or with the size of each in bytes if together they exceed ``at_most``."""
     at_most = content["at_most"]
     sizes = {name: digest.weigh(value) for name, value in values.items()}
     if at_most is not None and sum(sizes.values()) > at_most:  # before any copy
         return {"sizes": sizes}, []
-    parts = serialization.pack(dict(values))
+    values, is_divided = distributed_tensors.divided(dict(values))
+    parts = serialization.pack_variables(values)
     if at_most is not None and serialization.size(parts) > at_most:
         return {"sizes": {name: serialization.size(serialization.pack(value)) for name, value in values.items()}}, []
     with serialization.reached(content["buffers"].get(str(rank))) as descriptor:
         wire, placed = serialization.put(parts, descriptor)
-    return {"placed": placed}, wire
+    return {"placed": placed, "divided": is_divided}, wire
 
 
 def receive_values(content: Mapping[str, Any], buffers: list[Any]) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ import pytest
 from hvdtest.cluster import execute
 
 from hvd_kernel.cluster import Session
+from hvd_kernel.protocol.distributed_tensors import OF_MODULE, not_complete
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.cluster(2)]
 
@@ -67,3 +68,75 @@ def test_ranks_that_both_send_first_get_the_remedy(session: Session, tmp_path: P
     assert set(failures) == {0, 1}
     again = execute(session, AGAIN)
     assert again.text() == {0: "[2.0, 2.0]\n", 1: "[2.0, 2.0]\n"}, again.failures
+
+
+SHARDED = """
+import os
+import torch, torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, distribute_tensor
+
+if dist.is_initialized():
+    dist.destroy_process_group()
+dist.init_process_group()
+mesh = init_device_mesh("cpu", (size,))
+
+def trained(steps):
+    torch.manual_seed(7)
+    model = torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.Linear(3, 1))
+    for layer in (*model, model):
+        fully_shard(layer, mesh=mesh)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.full((2, 5), 1.0 + rank)).sum().backward()
+        optimizer.step()
+    return model, optimizer
+
+model, optimizer = trained(2)
+state, moments = model.state_dict(), optimizer.state_dict()
+whole = {name: tensor.full_tensor() for name, tensor in state.items()}
+exact = {name: tensor.tolist() for name, tensor in whole.items()}
+scale = distribute_tensor(torch.arange(3.0), mesh, [Replicate()])
+"""
+
+SAVED = """
+import hvd_kernel
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+hvd_kernel.keep("model", "state", "scale", "exact")
+models, moments = get_state_dict(model, optimizer)
+dcp.save({{"model": models, "optimizer": moments}}, checkpoint_id={folder!r})
+"""
+LOADED = """
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+model, optimizer = trained(1)
+models, moments = get_state_dict(model, optimizer)
+dcp.load({{"model": models, "optimizer": moments}}, checkpoint_id={folder!r})
+set_state_dict(model, optimizer, model_state_dict=models, optim_state_dict=moments)
+loaded = {{name: tensor.full_tensor().tolist() for name, tensor in model.state_dict().items()}}
+print(loaded == kept, optimizer.state_dict()["state"][0]["step"].item())
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.nightly
+def test_shards_of_a_lost_rank_are_loaded_from_a_checkpoint(own: Session, tmp_path: Path) -> None:
+    """The new rank got rank 0's shard as its own."""
+    folder = str(tmp_path / "saved")
+    saved = execute(own, SHARDED + SAVED.format(folder=folder))
+    assert not saved.failures
+    done = own.respawn([1], force=True)
+    text = "DTensor float32 (3, 5), Shard(dim=0) on mesh (2)"
+    assert done.lost == {"state": f"TypeError: {not_complete(text)}", "model": f"TypeError: {OF_MODULE}"}
+    assert {*done.restored} == {"scale", "exact"}
+    ready = execute(
+        own, "print(type(scale).__name__, scale.tolist() if rank else scale.to_local().tolist())\nkept = exact"
+    )
+    assert ready.text() == {0: "DTensor [0.0, 1.0, 2.0]\n", 1: "Tensor [0.0, 1.0, 2.0]\n"}
+    loaded = execute(own, SHARDED + LOADED.format(folder=folder))
+    assert loaded.text() == dict.fromkeys(range(2), "True 2.0\n"), loaded.failures
