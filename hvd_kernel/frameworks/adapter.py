@@ -52,8 +52,12 @@ class FrameworkAdapter:
     framework's methods.
     """
 
-    def facts(self, value: Any) -> Mapping[str, str] | None:
-        """Return ``shape`` and ``dtype`` of a tensor as text; None if it is not a tensor of this framework."""
+    def facts(self, value: Any) -> Mapping[str, str | int] | None:
+        """Return ``shape`` and ``dtype`` of a tensor as text; None if it is not a tensor of this framework.
+
+        Distributed tensors, and models of them, also have their layout as ``value``, and as ``local`` the bytes of this
+        rank.
+        """
         return None
 
     def elements(self, value: Any) -> Elements | None:

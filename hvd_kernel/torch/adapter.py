@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import IO, Any
@@ -14,7 +14,7 @@ import torch.distributed
 
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.frameworks.adapter import Elements, Flat, FrameworkAdapter, TensorShard
-from hvd_kernel.protocol import modules
+from hvd_kernel.protocol.distributed_tensors import described, is_distributed, layout
 from hvd_kernel.torch.optimizer import DistributedOptimizer
 from hvd_kernel.torch.wrapping import OptimizerMixin
 
@@ -34,12 +34,31 @@ _SPARSE = {  # layout -> the methods that return the parts of a sparse tensor, w
 class TorchAdapter(FrameworkAdapter):
     """Adapter for torch."""
 
-    def facts(self, value: Any) -> Mapping[str, str] | None:
-        """Return the shape, and the dtype with a device other than the CPU."""
+    def facts(self, value: Any) -> Mapping[str, str | int] | None:
+        """Return the shape, and the dtype with a device other than the CPU; of a model, if it has DTensors."""
+        if issubclass(type(value), torch.nn.Module):
+            return self._facts_of_module(value)
         if not issubclass(type(value), torch.Tensor):
             return None
         device = "" if value.device.type == "cpu" else f" {value.device}"
-        return {"shape": str(tuple(value.shape)), "dtype": _name(value.dtype) + device}
+        plain = {"shape": str(tuple(value.shape)), "dtype": _name(value.dtype) + device}
+        return plain | _placed([value])
+
+    def _facts_of_module(self, module: Any) -> Mapping[str, str | int] | None:
+        tensors = {id(tensor): tensor for tensor in self._parameters(module)}.values()
+        placed = _placed(tensors)
+        if not placed:
+            return None
+        dtypes = sorted({_name(tensor.dtype) for tensor in tensors})
+        count = sum(tensor.numel() for tensor in tensors)
+        return {"shape": f"{count:,} parameters", "dtype": ", ".join(dtypes)} | placed
+
+    def _parameters(self, module: Any) -> Iterator[torch.Tensor]:
+        """Return the parameters of a module and its modules without running its code."""
+        parts = self.parts(module)
+        yield from (tensor for tensor in parts.get("_parameters", {}).values() if tensor is not None)
+        for inner in parts.get("_modules", {}).values():
+            yield from self._parameters(inner)
 
     def elements(self, value: Any) -> Elements | None:
         """Return the elements of a strided tensor."""
@@ -60,8 +79,7 @@ class TorchAdapter(FrameworkAdapter):
 
     def shard(self, value: Any) -> TensorShard | None:
         """Return the local tensor of a DTensor, with its coordinates along the dimensions that shard it."""
-        tensors = modules.loaded("torch.distributed.tensor")  # not while another thread imports it
-        if tensors is None or not isinstance(value, tensors.DTensor):
+        if not is_distributed(value):
             return None
         mesh, placements = value.device_mesh, value.placements
         place = mesh.get_coordinate()
@@ -69,9 +87,7 @@ class TorchAdapter(FrameworkAdapter):
         key = (
             "outside the mesh" if place is None else ",".join(f"{dimension}:{place[dimension]}" for dimension in spread)
         )
-        kinds = ", ".join(map(str, placements))
-        text = f"DTensor {_name(value.dtype)} {tuple(value.shape)} [{kinds}] on {tuple(mesh.shape)}"
-        return TensorShard(text, key, value.detach().to_local())
+        return TensorShard(described(value), key, _local(value))
 
     def state(self, value: Any) -> Any:
         """Return the ``state_dict`` of a model, an optimizer or a scheduler, or the state of a generator."""
@@ -81,9 +97,10 @@ class TorchAdapter(FrameworkAdapter):
         return dict(state) if issubclass(type(value), torch.nn.Module) else state
 
     def nbytes(self, value: Any) -> int | None:
-        """Return the size of a tensor in bytes."""
+        """Return the size of a tensor in bytes, of a DTensor that of this rank's shard."""
         if not issubclass(type(value), torch.Tensor):
             return None
+        value = _local(value)
         parts = _SPARSE.get(value.layout)
         return int(value.nbytes if parts is None else sum(getattr(value, part)().nbytes for part in parts))
 
@@ -151,7 +168,7 @@ class TorchAdapter(FrameworkAdapter):
         """Return the size of the gradients of a module or a tensor."""
         parameters = value.parameters() if issubclass(type(value), torch.nn.Module) else [value]
         leaves = [param for param in parameters if issubclass(type(param), torch.Tensor) and param.is_leaf]
-        return sum(int(leaf.grad.nbytes) for leaf in leaves if leaf.grad is not None)
+        return sum(self.nbytes(leaf.grad) or 0 for leaf in leaves if leaf.grad is not None)
 
     def alive_bytes(self) -> Mapping[str, int]:
         """Return the size of the storages of all tensors that Python knows, of gradients, parameters and optimizers."""
@@ -160,7 +177,7 @@ class TorchAdapter(FrameworkAdapter):
         gradients = [tensor.grad for tensor in tensors if tensor.is_leaf and tensor.grad is not None]
         optimizers = [candidate for candidate in objects if issubclass(type(candidate), torch.optim.Optimizer)]
         states = [tensor for optimizer in optimizers for tensor in _state_of(optimizer)]
-        parameters = [tensor for tensor in tensors if issubclass(type(tensor), torch.nn.Parameter)]
+        parameters = [tensor for tensor in tensors if isinstance(tensor, torch.nn.Parameter)]  # DTensors too
         parts = {
             "tensors": [*tensors, *gradients, *states],
             "gradients": gradients,
@@ -180,9 +197,27 @@ class TorchAdapter(FrameworkAdapter):
         return distributed.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=patience_s))
 
 
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's shard of a DTensor, without autograd history; another tensor as it is."""
+    if not is_distributed(tensor):
+        return tensor
+    with torch.no_grad():
+        shard: torch.Tensor = tensor.to_local()  # type: ignore[attr-defined] # of DTensor
+    return shard
+
+
+def _placed(tensors: Iterable[torch.Tensor]) -> dict[str, str | int]:
+    """Return the layouts of the DTensors among tensors, and the bytes of all on this rank; {} without DTensors."""
+    layouts = list(dict.fromkeys(layout(tensor) for tensor in tensors if is_distributed(tensor)))
+    if not layouts:
+        return {}
+    more = f" and {len(layouts) - 1} more" if len(layouts) > 1 else ""
+    return {"value": layouts[0] + more, "local": sum(int(_local(tensor).nbytes) for tensor in tensors)}
+
+
 def _storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Return the size of the distinct storages of tensors."""
-    storages = [tensor.untyped_storage() for tensor in tensors if tensor.layout is torch.strided]
+    storages = [tensor.untyped_storage() for tensor in map(_local, tensors) if tensor.layout is torch.strided]
     return sum({storage.data_ptr(): int(storage.nbytes()) for storage in storages}.values())
 
 

@@ -15,7 +15,7 @@ from hvd_kernel.cluster.requests import joined_tensors
 from hvd_kernel.diagnosis import agreement
 from hvd_kernel.errors import ClusterError, RanksDiffer, UsageError
 from hvd_kernel.formatting.rank_labels import rank_list, spans
-from hvd_kernel.formatting.units import plural
+from hvd_kernel.formatting.units import decimal_size, plural
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.results import PerRank
 from hvd_kernel.magics.display.user_errors import user_errors
@@ -24,6 +24,7 @@ from hvd_kernel.magics.export import ScriptCell, literals
 from hvd_kernel.magics.options import Options, names, resolve, says_one_rank
 from hvd_kernel.magics.partition import joined
 from hvd_kernel.protocol import distributed_tensors
+from hvd_kernel.protocol.distributed_tensors import LOCAL
 from hvd_kernel.settings.lists import entries
 
 if TYPE_CHECKING:
@@ -173,6 +174,8 @@ EVERYTHING = 1 << 62
 _ANSWER_S = 10.0
 _COMPARE_S = 600.0
 _COLUMNS = ("type", "shape", "dtype", "value")
+SAME_SHARD = "{ranks} hold the same shard, and differ"
+OWN_SHARDS = "not compared: each rank has its own shard"
 BUSY = "the ranks run a cell: values are compared when it has ended\n"
 
 
@@ -206,14 +209,18 @@ def variables_table(rows: Mapping[int, Mapping[str, Row]]) -> str:
     lines: list[tuple[str, ...]] = [("name", *_COLUMNS, "ranks")]
     for name in defined:
         holders = {rank: variables[name] for rank, variables in rows.items() if name in variables}
-        lines.append(
-            (
-                name,
-                *(_merged(row[column] for row in holders.values()) for column in _COLUMNS),
-                _row_agreement(holders, rows),
-            )
-        )
+        *facts, value = (_merged(row[column] for row in holders.values()) for column in _COLUMNS)
+        lines.append((name, *facts, value + _local_size(holders.values()), _row_agreement(holders, rows)))
     return aligned(lines)
+
+
+def _local_size(rows: Iterable[Row]) -> str:
+    """Return the bytes of a distributed tensor on each rank, after its layout."""
+    sizes = [row["local"] for row in rows if "local" in row]
+    if not sizes:
+        return ""
+    extremes = dict.fromkeys(decimal_size(size) if size else "0 B" for size in (min(sizes), max(sizes)))
+    return f", {' to '.join(extremes)} per rank"
 
 
 def agreement_of(rows: Mapping[int, Row]) -> str:
@@ -224,9 +231,24 @@ def agreement_of(rows: Mapping[int, Row]) -> str:
     if not all(digests.values()):
         return "not compared" if "" in digests.values() else ""
     kept = {rank: digest for rank, digest in digests.items() if digest}
-    verdict = agreement.difference(kept) or agreement.same(len(kept))
+    verdict = agreement.difference(kept) or _agreement_of_shards(rows) or agreement.same(len(kept))
     notes = [note for note in ("sampled", "partly") if any(row.get(note) for row in rows.values())]
     return f"{verdict} ({', '.join(notes)})" if notes else verdict
+
+
+def _agreement_of_shards(rows: Mapping[int, Row]) -> str:
+    """Return which ranks differ in a shard that they share, or that ranks do not share them; "" if ranks agree."""
+    shards = {shard for row in rows.values() for shard in row.get("shards", ())}
+    is_alone = False
+    for shard in sorted(shards):
+        digests = {rank: row["shards"][shard] for rank, row in rows.items() if shard in row.get("shards", ())}
+        if agreement.difference(digests):
+            return SAME_SHARD.format(ranks=rank_list(digests))
+        is_alone |= len(digests) == 1 < len(rows)
+    if not is_alone:
+        return ""
+    only = all(row.get("only shards") for row in rows.values())
+    return OWN_SHARDS if only else f"{OWN_SHARDS}; the rest is the {agreement.same(len(rows))}"
 
 
 def _row_agreement(holders: Mapping[int, Row], ranks: Mapping[int, object]) -> str:
@@ -261,7 +283,9 @@ class ComparedPart(NamedTuple):
 Parts = dict[Path, ComparedPart]
 
 MISSING = "missing"
-_ALONE = "shards that only one rank holds"
+OWN_SHARD_OF = "each rank holds its own shard of {tensors}"
+LAYOUTS = "shapes, dtypes, meshes and placements"
+_ALONE = "alone"  # a shard that only one rank holds
 SEEDS = "seeds"
 _AT_ONCE = 1 << 20
 """Elements of one part that are fetched at a time, to compute by how much ranks differ."""
@@ -350,7 +374,7 @@ def differences(parts: Mapping[int, Parts]) -> list[tuple[Path, dict[int, str]]]
     """Return the parts that differ, in the order of the lowest rank, with each rank's digest. Pure.
 
     A container itself (its kind and length) is omitted if a part inside it differs. Shards are compared among the ranks
-    that hold the same one.
+    that hold the same one, if they divide the tensor in the same way.
     """
     differing: dict[Path, dict[int, str]] = {}
     for path in _paths(parts):
@@ -358,6 +382,8 @@ def differences(parts: Mapping[int, Parts]) -> list[tuple[Path, dict[int, str]]]
             digests = {rank: parts[rank][path].digest if path in parts[rank] else MISSING for rank in ranks}
             if len(set(digests.values())) > 1:
                 differing.setdefault(path, digests)
+    for path in [path for path in differing if path and path[-1] == LOCAL and path[:-1] in differing]:
+        del differing[path]
     frames = {path[:depth] for path in differing for depth in range(len(path))}
     return [(path, digests) for path, digests in differing.items() if path not in frames]
 
@@ -383,9 +409,13 @@ def agreed(name: str, parts: Mapping[int, Parts], unknown: Mapping[Path, str]) -
     same = f"the {agreement.same(len(parts))}"
     if not unknown:
         return f"{name} is {same} ({plural(total, 'part')})"
-    kinds = ", ".join(sorted({*unknown.values()}))
-    if len(unknown) == total:
-        return f"{name} is not compared: {kinds}"
+    shards = sum(kind == _ALONE for kind in unknown.values())
+    reasons = [OWN_SHARD_OF.format(tensors=plural(shards, "tensor"))] if shards else []
+    reasons += sorted({*unknown.values()} - {_ALONE})
+    kinds = ", ".join(reasons)
+    frames = {path[:depth] for path in _paths(parts) for depth in range(len(path))}
+    if not set(_paths(parts)) - unknown.keys() - frames:
+        return f"{name} is not compared: {kinds}" + (f"; {LAYOUTS} are {same}" if shards else "")
     rest = "the other is" if total - len(unknown) == 1 else "the others are"
     return f"{name} is not compared in {len(unknown)} of {total} parts ({kinds}); {rest} {same}"
 
@@ -410,7 +440,7 @@ def _how(session: Session, name: str, path: Path, digests: Mapping[int, str], pa
     if lacking := [rank for rank, digest in digests.items() if digest == MISSING]:
         return f"{rank_list(lacking)} {'lacks' if len(lacking) == 1 else 'lack'} it"
     is_shard = any(parts[rank][path].shard for rank in digests)
-    verdict = f"{rank_list(digests)} hold the same shard, and differ" if is_shard else agreement.agreement(digests)
+    verdict = SAME_SHARD.format(ranks=rank_list(digests)) if is_shard else agreement.agreement(digests)
     texts = {rank: parts[rank][path].text for rank in digests}
     firsts = [ranks[0] for ranks in agreement.groups(digests)]
     if len(set(texts.values())) > 1:

@@ -22,6 +22,7 @@ import numpy as np
 
 from hvd_kernel.frameworks import registry
 from hvd_kernel.frameworks.adapter import Elements, TensorShard
+from hvd_kernel.protocol.distributed_tensors import LOCAL
 
 WHOLE_BYTES = 256 << 20
 BLOCK_BYTES = 64 << 10
@@ -29,9 +30,6 @@ BLOCKS = 1024
 MAX_LEAVES = 20_000
 MAX_DEPTH = 40
 MAX_TEXT = 40
-
-LOCAL = "local"
-"""Part of the path to this rank's shard of a distributed tensor."""
 
 _MAPPINGS = (dict, OrderedDict, defaultdict)
 _SEQUENCES = (list, tuple)
@@ -46,6 +44,7 @@ class Leaf:
     text: str  # short description
     sampled: bool = False
     shard: str = ""  # part of a distributed tensor; only ranks with the same part can be compared
+    is_frame: bool = False
 
 
 def leaves(value: Any, *, whole: bool = False) -> list[Leaf]:
@@ -64,9 +63,9 @@ def leaves(value: Any, *, whole: bool = False) -> list[Leaf]:
     return limited
 
 
-def together(parts: Iterable[Leaf]) -> str:
-    """Return one digest of all leaves that every rank has, in any order; "" if no leaf has a digest."""
-    compared = sorted((leaf.path, leaf.digest) for leaf in parts if leaf.digest and not leaf.shard)
+def together(parts: Iterable[Leaf], shard: str = "") -> str:
+    """Return one digest of all leaves of a shard, or of those that every rank has; "" if no leaf has a digest."""
+    compared = sorted((leaf.path, leaf.digest) for leaf in parts if leaf.digest and leaf.shard == shard)
     return _hash(repr(compared).encode()) if compared else ""
 
 
@@ -134,7 +133,7 @@ def _leaves(value: Any, path: tuple[str, ...], whole: bool, above: frozenset[int
         return
     shard: TensorShard | None = registry.first("shard", opened)
     frame = f"{type(value).__name__} of {len(children)}" if shard is None else shard.text
-    yield Leaf(path, _hash(frame.encode()), frame)
+    yield Leaf(path, _hash(frame.encode()), frame, is_frame=True)
     for part, child in children:
         inner = _leaves(child, (*path, part), whole, above | {id(value)})
         yield from inner if shard is None else (replace(leaf, shard=shard.key) for leaf in inner)

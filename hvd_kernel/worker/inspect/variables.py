@@ -86,15 +86,15 @@ def users(space: Mapping[str, Any]) -> list[str]:
     )
 
 
-def facts(value: Any) -> dict[str, str]:
-    """Return type, shape, dtype and, of a small value, the value."""
-    row = {"type": type(value).__name__, "shape": "", "dtype": "", "value": ""}
+def facts(value: Any) -> dict[str, str | int]:
+    """Return type, shape, dtype and, of a small value, the value; of a DTensor its layout and local bytes."""
+    row: dict[str, str | int] = {"type": type(value).__name__, "shape": "", "dtype": "", "value": ""}
     if type(value) in _SMALL:
         row["value"] = digest.short(value)
     if type(value) in _COUNTED and type(value) is not str:
         row["shape"] = plural(len(value), "item")
     else:
-        row |= registry.first("facts", value) or {}
+        row.update(registry.first("facts", value) or {})
     return row
 
 
@@ -106,10 +106,13 @@ def compared(value: Any, at_most: int) -> dict[str, Any]:
         leaves = digest.leaves(value)
     except Exception as error:  # noqa: BLE001 - a state_dict is the user's code: one that raises is not compared
         return {"digest": "", "sampled": False, "partly": False, "value": f"{type(error).__name__}: {error}"[:80]}
+    shards = dict.fromkeys(leaf.shard for leaf in leaves if leaf.shard)
     return {
         "digest": digest.together(leaves),
         "sampled": any(leaf.sampled for leaf in leaves),
-        "partly": not all(leaf.digest and not leaf.shard for leaf in leaves),
+        "partly": not all(leaf.digest for leaf in leaves),
+        "shards": {shard: digest.together(leaves, shard) for shard in shards},
+        "only shards": bool(shards) and all(leaf.shard or leaf.is_frame for leaf in leaves),
     }
 
 
@@ -175,7 +178,16 @@ def _weighed(value: Any) -> dict[str, Any]:
     with suppress(Exception):  # a state_dict is the user's code: one that raises is not counted
         size = digest.weigh(value)
         gradients = sum(adapter.gradient_bytes(value) for adapter in registry.in_use())
-    return {"type": type(value).__name__, "size": size, "gradients": gradients}
+    return {"type": _described(value), "size": size, "gradients": gradients}
+
+
+def _described(value: Any) -> str:
+    """Return the type of a value; of a distributed tensor, or a model of them, with its whole shape and its layout."""
+    with suppress(Exception):  # of a value that the cell is changing
+        row = facts(value)
+        if "local" in row:
+            return f"{row['type']} {row['shape']}, {row['value']}"
+    return type(value).__name__
 
 
 def explanation(control: Control, error: BaseException) -> str:

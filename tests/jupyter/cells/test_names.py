@@ -11,7 +11,8 @@ import pytest
 from hvdtest.gate import Gate
 from hvdtest.kernel import Kernel
 
-from hvd_kernel.magics.commands.variables import BUSY
+from hvd_kernel.magics.commands.variables import BUSY, LAYOUTS, OWN_SHARD_OF, OWN_SHARDS, SAME_SHARD
+from hvd_kernel.protocol.distributed_tensors import LOCAL
 
 SETUP = """%%hvdrun
 import torch
@@ -219,15 +220,22 @@ hybrid = distribute_tensor(torch.ones(4, 4), init_device_mesh("cpu", (2, 2)), [R
 def test_check_compares_the_shards_that_several_ranks_hold(kernel: Kernel, tmp_path: Path) -> None:
     """A fully sharded model was "the same on 4 ranks" though nothing of it was compared."""
     kernel.run(SHARDED.format(store=f"file://{tmp_path}/store"), timeout=120)
-    sentence = (
-        "split is not compared in 2 of 5 parts (shards that only one rank holds); the others are the same on 4 ranks"
-    )
+    own_shards = OWN_SHARD_OF.format(tensors="2 tensors")
+    sentence = f"split is not compared: {own_shards}; {LAYOUTS} are the same on 4 ranks"
     assert kernel.run("%hvd check split").text() == f"{sentence}\n"
     assert kernel.run("%hvd check split --strict", allow_error=True).error == f"RanksDiffer: {sentence}"
     assert kernel.run("%hvd check hybrid --strict").text() == "hybrid is the same on 4 ranks (2 parts)\n"
+    shown = [re.split(r"\s{2,}", line) for line in kernel.run("%hvd vars split hybrid").text().splitlines()[1:]]
+    on_square = "Replicate(), Shard(dim=0) on mesh (2, 2), 32 B per rank"
+    assert shown == [
+        ["hybrid", "DTensor", "(4, 4)", "float32", on_square, "same on 4 ranks"],
+        ["split", "FSDPLinear", "72 parameters", "float32", "Shard(dim=0) on mesh (4), 72 B per rank", OWN_SHARDS],
+    ]
+    weighed = [re.split(r"\s{2,}", line)[:3] for line in kernel.run("%hvd memory").text().splitlines()]
+    assert ["split", "FSDPLinear 72 parameters, Shard(dim=0) on mesh (4)", "72 B"] in weighed
     kernel.run("%%hvdrun\nif rank == 3: hybrid.to_local()[0, 0] += 0.5")
     assert kernel.run("%hvd check hybrid").text() == (
-        "hybrid differs: first at local: ranks 1,3 hold the same shard, and differ (max |difference| 0.5)\n"
+        f"hybrid differs: first at {LOCAL}: {SAME_SHARD.format(ranks='ranks 1,3')} (max |difference| 0.5)\n"
     )
     kernel.run("%%hvdrun\ndist.destroy_process_group()\ndel split, hybrid")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,8 @@ from hvd_kernel.cluster.requests.joined_tensors import joined, not_fitting, not_
 from hvd_kernel.errors import UsageError
 from hvd_kernel.protocol import distributed_tensors, serialization
 from hvd_kernel.protocol.distributed_tensors import OF_MODULE, not_complete
-from hvd_kernel.worker.inspect import replicate
+from hvd_kernel.torch.adapter import ADAPTER
+from hvd_kernel.worker.inspect import replicate, variables
 
 RANKS = 4
 WHOLE = torch.arange(30.0).reshape(5, 6)
@@ -146,6 +148,43 @@ def test_ranks_do_not_receive_the_parts_of_another_rank(monkeypatch: pytest.Monk
     arrived = replicate._load(packed)
     assert {name: type(value) for name, value in arrived.items()} == {"whole": torch.Tensor}
     assert torch.equal(arrived["whole"], WHOLE)
+
+
+def test_table_shows_the_whole_shape_and_local_bytes() -> None:
+    with on_rank(3):
+        tensor = tensor_on(ON_LINE, [Shard(1)])  # 2, 2, 2 and 0 of 6 columns
+        model = fully_shard(torch.nn.Sequential(torch.nn.Linear(6, 8)), mesh=tensor.device_mesh)
+        layout = "Shard(dim=0) on mesh (dp=4)"
+        assert variables.facts(tensor) == {
+            "type": "DTensor",
+            "shape": "(5, 6)",
+            "dtype": "float32",
+            "value": "Shard(dim=1) on mesh (dp=4)",
+            "local": 0,
+        }
+        assert variables.facts(model) == {
+            "type": "FSDPSequential",
+            "shape": "56 parameters",
+            "dtype": "float32",
+            "value": layout,
+            "local": 2 * 6 * 4 + 2 * 4,
+        }
+        weighed = variables._weighed(model)
+        assert weighed == {"type": f"FSDPSequential 56 parameters, {layout}", "size": 56, "gradients": 0}
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        assert variables._weighed(model)["gradients"] == 56
+
+
+def test_memory_counts_shards() -> None:
+    """`%hvd memory` raised for a process with DTensors, whose storages have no memory."""
+    with on_rank(1):
+        gc.collect()
+        before = ADAPTER.alive_bytes()
+        model = fully_shard(torch.nn.Linear(64, 64), mesh=init_device_mesh("cpu", ON_LINE))
+        after = ADAPTER.alive_bytes()
+        assert after["parameters"] - before["parameters"] == (64 * 64 + 64) // RANKS * 4
+        assert ADAPTER.nbytes(model.weight) == 64 * 64 // RANKS * 4
 
 
 def test_complete_tensors_are_sent_as_ordinary_ones() -> None:

@@ -16,9 +16,23 @@ from hvd_kernel.cluster.requests import transfer as notebook
 from hvd_kernel.diagnosis import agreement
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.frameworks import registry
-from hvd_kernel.magics.commands.variables import ComparedPart, Parts, agreed, differences, uncompared, variables_table
+from hvd_kernel.magics.commands.variables import (
+    LAYOUTS,
+    OWN_SHARD_OF,
+    OWN_SHARDS,
+    SAME_SHARD,
+    ComparedPart,
+    Parts,
+    Row,
+    agreed,
+    agreement_of,
+    differences,
+    uncompared,
+    variables_table,
+)
 from hvd_kernel.magics.rank_names import described
 from hvd_kernel.protocol import serialization
+from hvd_kernel.protocol.distributed_tensors import LOCAL
 from hvd_kernel.worker.inspect import digest, name_lookup, variables
 from hvd_kernel.worker.shell import handlers
 
@@ -210,7 +224,7 @@ def test_differing_parts_come_in_order_and_without_their_frames() -> None:
 def sharded(digests: Sequence[str], shards: Sequence[str]) -> dict[int, Parts]:
     frame = ComparedPart("f", "DTensor")
     return {
-        rank: {(): frame, ("local",): ComparedPart(digest, "float32 (2,)", shard)}
+        rank: {(): frame, (LOCAL,): ComparedPart(digest, "float32 (2,)", shard)}
         for rank, (digest, shard) in enumerate(zip(digests, shards, strict=True))
     }
 
@@ -220,15 +234,29 @@ def test_shards_are_compared_among_the_ranks_that_hold_them() -> None:
     assert (differences(same), uncompared(same)) == ([], {})
     assert agreed("w", same, {}) == "w is the same on 4 ranks (2 parts)"
     other = sharded("abac", ["0:0", "0:1", "0:0", "0:1"])
-    assert differences(other) == [(("local",), {1: "b", 3: "c"})]
+    assert differences(other) == [((LOCAL,), {1: "b", 3: "c"})]
+
+
+def test_different_layouts_are_named_instead_of_their_shards() -> None:
+    parts = sharded("aa", ["", ""])
+    parts[1][()] = ComparedPart("g", "DTensor of another layout")
+    parts[1][LOCAL,] = ComparedPart("b", "float32 (3,)")
+    assert differences(parts) == [((), {0: "f", 1: "g"})]
 
 
 def test_uncompared_values_come_first() -> None:
     alone = sharded("ab", ["0:0", "0:1"])
     unknown = uncompared(alone)
-    assert (differences(alone), [*unknown]) == ([], [("local",)])
+    assert (differences(alone), [*unknown]) == ([], [(LOCAL,)])
     assert agreed("w", alone, unknown) == (
-        "w is not compared in 1 of 2 parts (shards that only one rank holds); the other is the same on 2 ranks"
+        f"w is not compared: {OWN_SHARD_OF.format(tensors='1 tensor')}; {LAYOUTS} are the same on 2 ranks"
+    )
+    whole = ComparedPart("b", "float32 (2,)")
+    state = {
+        rank: {("w", *path): part for path, part in parts.items()} | {("b",): whole} for rank, parts in alone.items()
+    }
+    assert agreed("s", state, uncompared(state)) == (
+        f"s is not compared in 1 of 3 parts ({OWN_SHARD_OF.format(tensors='1 tensor')}); the others are the same on 2 ranks"
     )
     opaque = dict.fromkeys(range(2), of_rank([1, 2, object()]))
     assert agreed("x", opaque, uncompared(opaque)) == (
@@ -246,6 +274,27 @@ def test_table_shows_ranks_and_differences() -> None:
         "y     int                 1      only on rank 2\n"
     )
     assert variables_table({0: {}, 1: {}}) == "the ranks have no variables\n"
+
+
+def test_table_compares_the_shards_that_several_ranks_hold() -> None:
+    facts = {"type": "DTensor", "shape": "(4, 2)", "dtype": "float32", "value": "Shard(dim=0) on mesh (2)"}
+
+    def rows(*shards: dict[str, str], only: bool = True) -> dict[int, Row]:
+        return {
+            rank: facts | {"local": 16 << rank, "digest": "d", "shards": held, "only shards": only}
+            for rank, held in enumerate(shards)
+        }
+
+    own = rows({"0:0": "a"}, {"0:1": "b"})
+    assert agreement_of(own) == OWN_SHARDS
+    assert (
+        agreement_of(rows({"0:0": "a"}, {"0:1": "b"}, only=False)) == f"{OWN_SHARDS}; the rest is the same on 2 ranks"
+    )
+    assert agreement_of(rows({"0:0": "a"}, {"0:0": "a"})) == "same on 2 ranks"
+    assert agreement_of(rows({"0:0": "a"}, {"0:0": "b"})) == SAME_SHARD.format(ranks="ranks 0-1")
+    assert agreement_of({0: own[0]}) == "same on 1 rank"
+    line = variables_table({rank: {"w": row} for rank, row in own.items()}).splitlines()[1]
+    assert line.split("  ")[-2:] == ["Shard(dim=0) on mesh (2), 16 B to 32 B per rank", OWN_SHARDS]
 
 
 class Trap:
