@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hvd_kernel.core import session
 from hvd_kernel.core.ops import allgather_object, broadcast_object, synchronize
+from hvd_kernel.protocol.distributed_tensors import described, is_distributed
 from hvd_kernel.torch.async_ops import broadcast_async_
 from hvd_kernel.torch.slots import empty_sparse
 
@@ -31,7 +32,7 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
     Raises
     ------
     ValueError
-        ``params`` is neither a dict nor a list, or contains other values than tensors.
+        ``params`` is neither a dict nor a list, or contains DTensors, or other values than tensors.
     HorovodInternalError
         The shape or dtype of a tensor differs (Mismatch, on every rank), or a rank has failed.
 
@@ -55,8 +56,23 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
             raise ValueError(  # noqa: TRY004 - a wrong value in the dict
                 f"{name!r} is a {type(tensor).__name__}, not a tensor: use broadcast_object for it."
             )
+        _refuse_distributed(repr(name), tensor)
     for handle in [broadcast_async_(tensor, root_rank, name) for name, tensor in named]:
         synchronize(handle)
+
+
+def _refuse_distributed(name: str, tensor: Any) -> None:
+    """Raise ValueError if a tensor is a DTensor: the root's part must not overwrite the other ranks' parts."""
+    if is_distributed(tensor):
+        raise ValueError(not_broadcast(name, tensor))
+
+
+def not_broadcast(name: str, tensor: Any) -> str:
+    """Return the message for a DTensor that all ranks would receive from the root."""
+    return (
+        f"{name} is a {described(tensor)}, and the root's part of it would overwrite those of the other ranks: "
+        "torch.distributed.checkpoint saves and loads it"
+    )
 
 
 @dataclass(frozen=True)
@@ -88,7 +104,8 @@ def broadcast_optimizer_state(
     Raises
     ------
     ValueError
-        The optimizer is LBFGS, whose state cannot be broadcast; or the ranks optimize different parameters.
+        The optimizer is LBFGS, whose state cannot be broadcast, or optimizes DTensors; or the ranks optimize different
+        parameters.
     HorovodInternalError
         A rank has failed, or Horovod is not initialised.
 
@@ -103,6 +120,8 @@ def broadcast_optimizer_state(
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")  # noqa: TRY004 - Horovod's error
     params = [param for group in optimizer.param_groups for param in group["params"]]
+    for number, param in enumerate(params):
+        _refuse_distributed(f"parameter {number}", param)
     if not optimizer.state:
         _make_gradients(params, _sparse(optimizer, params, model))
     shapes = [tuple(param.shape) for param in params]

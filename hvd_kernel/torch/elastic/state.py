@@ -20,8 +20,9 @@ from hvd_kernel.core.ops import allgather, allgather_object, broadcast_object
 from hvd_kernel.elastic import ObjectState
 from hvd_kernel.elastic.checkpoint.values import ITEM_BYTES, KINDS, Kind, NotStorable, Tensor
 from hvd_kernel.elastic.state import Snapshot
+from hvd_kernel.protocol.distributed_tensors import Path, is_distributed, replaced
 from hvd_kernel.torch.elastic.sampler import ElasticSampler
-from hvd_kernel.torch.functions import broadcast_optimizer_state, broadcast_parameters
+from hvd_kernel.torch.functions import broadcast_optimizer_state, broadcast_parameters, not_broadcast
 from hvd_kernel.torch.wrapping import same_groups
 
 __all__ = [
@@ -95,7 +96,13 @@ class StateHandler:
         self.value.load_state_dict(state)
 
     def _copied(self) -> Any:
-        return copy.deepcopy(self._state())
+        state = self._state()
+        replaced(state, is_distributed, _refuse)
+        return copy.deepcopy(state)
+
+
+def _refuse(tensor: Any, path: Path) -> None:
+    raise TypeError(not_broadcast(".".join(path), tensor))
 
 
 class ModelStateHandler(StateHandler):
@@ -261,7 +268,7 @@ class TorchState(ObjectState):
     Raises
     ------
     TypeError
-        A value cannot be copied; also raised by ``commit``.
+        A value cannot be copied, or a model or optimizer has DTensors; also raised by ``commit``.
 
     Examples
     --------

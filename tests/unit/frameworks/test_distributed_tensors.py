@@ -16,11 +16,13 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+import hvd_kernel.torch as hvd
 from hvd_kernel.cluster.requests.joined_tensors import joined, not_fitting, not_pulled
 from hvd_kernel.errors import UsageError
 from hvd_kernel.protocol import distributed_tensors, serialization
 from hvd_kernel.protocol.distributed_tensors import OF_MODULE, not_complete
 from hvd_kernel.torch.adapter import ADAPTER
+from hvd_kernel.torch.functions import not_broadcast
 from hvd_kernel.worker.inspect import replicate, variables
 
 RANKS = 4
@@ -148,6 +150,22 @@ def test_ranks_do_not_receive_the_parts_of_another_rank(monkeypatch: pytest.Monk
     arrived = replicate._load(packed)
     assert {name: type(value) for name, value in arrived.items()} == {"whole": torch.Tensor}
     assert torch.equal(arrived["whole"], WHOLE)
+
+
+def test_broadcasts_refuse_shards_by_name() -> None:
+    """Rank 0's shard would overwrite the other ranks' ones."""
+    with on_rank(1):
+        model = fully_shard(torch.nn.Linear(6, 4), mesh=init_device_mesh("cpu", ON_LINE))
+        optimizer = torch.optim.SGD(model.parameters())
+        with pytest.raises(ValueError, match="is a DTensor") as raised:
+            hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        assert str(raised.value) == not_broadcast("'bias'", model.bias)
+        with pytest.raises(ValueError, match="is a DTensor") as raised:
+            hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        assert str(raised.value) == not_broadcast("parameter 0", model.weight)
+        with pytest.raises(TypeError) as refused:
+            hvd.elastic.TorchState(model=model, optimizer=optimizer)
+        assert str(refused.value) == not_broadcast("weight", model.weight)
 
 
 def test_table_shows_the_whole_shape_and_local_bytes() -> None:
