@@ -471,6 +471,11 @@ class Keras(Adapter):
     strides = False
     refusals: ClassVar[Refusals] = {}
 
+    @classmethod
+    def supports(cls, row: Row, size: int) -> bool:
+        scales = row.operation == "reducescatter" and "prescale_factor" in row.options(0, size)
+        return not scales and super().supports(row, size)  # as in Horovod
+
     def read(self, array: Any) -> tuple[str, np.ndarray]:
         numbers = np.asarray(array)
         return numbers.dtype.name, numbers
@@ -481,7 +486,7 @@ class Keras(Adapter):
         made = super().call(operation, operands, options)
         for result in made:
             assert is_tensor(result), type(result)
-            assert BACKEND == "jax" or type(result.numpy()) is np.ndarray
+            assert BACKEND == "jax" or isinstance(result.numpy(), np.ndarray | np.generic)  # a scalar of TensorFlow
         return made
 
     def meant(self, error: Exception) -> tuple[str, str]:

@@ -65,7 +65,7 @@ def test_copy_of_a_model_continues_training_with_other_ranks(keras_ranks: RankPo
         assert found["steps"] == [4, 4]
         assert found["weights"] == pytest.approx(found["alone"], rel=1e-5)
         assert list(found["refused"]) == ["optimizer"]
-        assert "keep the model" in found["refused"]["optimizer"]
+        assert "copy the model" in found["refused"]["optimizer"]
     assert first["weights"] == second["weights"]
 
 

@@ -293,7 +293,7 @@ REFUSED = (
     "only supports Average and Sum",
     "All local layers must be",
     "`initial_lr` is required",
-    "put the DistributedOptimizer around the LossScaleOptimizer",
+    "LossScaleOptimizer with the DistributedOptimizer",
     "model.compile(..., jit_compile=False)",
 )
 

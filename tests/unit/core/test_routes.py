@@ -52,4 +52,4 @@ def test_ranks_exchange_their_addresses(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(routes, "machine", lambda: "m")
     monkeypatch.setattr(routes, "networks", lambda: ONE["networks"])
     peers = Peers(0, 2, "test", lambda mine: [mine, json.dumps(TWO).encode()])
-    assert topology.exchange_cards(peers) == [ONE, TWO]
+    assert topology.exchange_cards(peers) == [ONE | {"name": socket.gethostname()}, TWO]

@@ -35,7 +35,7 @@ ELSEWHERE = {  # rows whose tests have other names -> one that must be in the de
     "C1": "tests/frameworks/conformance/test_conformance.py::test_host",
     "C2": "tests/frameworks/conformance/test_conformance.py::test_host",
     "C3": "tests/frameworks/conformance/test_conformance.py::test_host",
-    "C6": "tests/native/engine/test_engine.cc::engine: a name that is in flight is refused at once, on this rank alone",
+    "C6": "tests/native/engine/test_engine.cc::engine: a name in flight is refused at once, on this rank alone",
     "C7": "tests/multiprocess/collectives/test_join.py::test_unequal_batches",
     "D1": "tests/multiprocess/collectives/test_matrix.py::test_random",
     "D5": "tests/multiprocess/collectives/test_matrix.py::test_sizes",
@@ -44,7 +44,7 @@ ELSEWHERE = {  # rows whose tests have other names -> one that must be in the de
     "D8": "tests/native/transport/link/test_link.cc::the counters may wrap around",
     "I2": "tests/native/fuzz/test_corpus.cc::fuzz: nothing in the corpus crashes, nor anything near it",
     "F10": "tests/native/transport/link/test_mpi_links.cc::mpi links: an error of MPI ends the wait without a death",
-    "I11": "tests/native/engine/parts/test_sizes.cc::sizes: that do not fit are an error that names rank 0 and the operation",
+    "I11": "tests/native/engine/parts/test_sizes.cc::sizes: invalid sizes are an error that names rank 0 and the operation",
     "I3": "tests/native/fuzz/test_corpus.cc::fuzz: nothing in the corpus crashes, nor anything near it",
 }
 
