@@ -216,9 +216,10 @@ def _placed(tensors: Iterable[torch.Tensor]) -> dict[str, str | int]:
 
 
 def _storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Return the size of the distinct storages of tensors."""
+    """Return the size of the distinct storages of tensors; those of torch.compile's fake tensors have no memory."""
     storages = [tensor.untyped_storage() for tensor in map(_local, tensors) if tensor.layout is torch.strided]
-    return sum({storage.data_ptr(): int(storage.nbytes()) for storage in storages}.values())
+    real = [storage for storage in storages if storage.device.type != "meta"]
+    return sum({storage.data_ptr(): int(storage.nbytes()) for storage in real}.values())
 
 
 def _state_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from hvd_kernel.torch.adapter import ADAPTER
 from hvd_kernel.worker.inspect import variables
 from hvd_kernel.worker.inspect.origins import MOST, Origins, assigned
 
@@ -74,3 +78,15 @@ def test_the_sentence_names_the_largest_and_their_lines(error: BaseException) ->
 def test_other_errors_have_no_such_sentence() -> None:
     assert variables.explanation(control(), RuntimeError("size mismatch")) == ""
     assert variables.explanation(control(), ValueError("DefaultCPUAllocator")) == ""
+
+
+def test_tensors_without_memory_are_not_counted() -> None:
+    """`%hvd memory` raised after torch.compile, whose fake tensors have no memory, and counted tensors on meta."""
+    gc.collect()
+    before = ADAPTER.alive_bytes()["tensors"]
+    with FakeTensorMode():
+        fake = torch.ones(1 << 20)
+    meta = torch.empty(1 << 20, device="meta")
+    real = torch.zeros(1 << 20)
+    assert ADAPTER.alive_bytes()["tensors"] - before == real.nbytes
+    assert (fake.nbytes, meta.nbytes) == (real.nbytes, real.nbytes)
