@@ -12,7 +12,8 @@ Terms.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -104,6 +105,10 @@ def _line(owner: torch.nn.Module | None) -> list[torch.nn.Module]:
     return line
 
 
+_count_nothing = nullcontext().__exit__
+"""Replaces the hook in a pickled model, which can then be loaded where this package is not installed."""
+
+
 class _CountHook:
     """Hook on a module. It is not pickled with the module, as it belongs to an optimizer of this process.
 
@@ -139,12 +144,4 @@ class _CountHook:
         return self if self._line is None else _count_nothing
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _no_count, ()
-
-
-def _no_count() -> Callable[..., None]:
-    return _count_nothing
-
-
-def _count_nothing(_module: torch.nn.Module, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-    """Replace the hook in a pickled model."""
+        return getattr, (nullcontext(), _count_nothing.__name__)
