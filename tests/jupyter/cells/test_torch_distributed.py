@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hvdtest.cluster import execute
+import torch
+from hvdtest.cluster import drain, execute
 
 from hvd_kernel.cluster import Session
+from hvd_kernel.cluster.requests.joined_tensors import not_pulled
+from hvd_kernel.errors import ClusterError, UsageError
+from hvd_kernel.magics.commands import variables
+from hvd_kernel.magics.options import Options
 from hvd_kernel.protocol.distributed_tensors import OF_MODULE, not_complete
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.cluster(2)]
@@ -70,8 +75,38 @@ def test_ranks_that_both_send_first_get_the_remedy(session: Session, tmp_path: P
     assert again.text() == {0: "[2.0, 2.0]\n", 1: "[2.0, 2.0]\n"}, again.failures
 
 
+DIVIDED = """
+import torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+dist.init_process_group()
+mesh = init_device_mesh("cpu", (size,))
+table, part = torch.arange(15.0).reshape(3, 5), [Shard(0)]
+state = {"w": distribute_tensor(table, mesh, part), "step": 3}
+rows, scale = distribute_tensor(table, mesh, part), distribute_tensor(torch.arange(3.0), mesh, [Replicate()])
+dist.destroy_process_group()
+"""
+
+
+def test_shards_are_pulled_as_whole_tensors(session: Session) -> None:
+    """The notebook got each rank's shard, as a tensor that claimed to be the whole."""
+    ready = execute(session, DIVIDED)
+    assert not ready.failures
+    table = torch.arange(15.0).reshape(3, 5)
+    for values in session.pull(["state", "scale"]).values():
+        tensor = values["state"]["w"]
+        assert (type(tensor), torch.equal(tensor, table), values["state"]["step"]) == (torch.Tensor, True, 3)
+        assert values["scale"].tolist() == [0.0, 1.0, 2.0]
+    whole, errors = variables.gathered(session, ("rows", "scale"), Options(), (0, 1))
+    assert (errors, torch.equal(whole["rows"], table), whole["scale"].tolist()) == ([], True, [0.0, 1.0, 2.0])
+    with pytest.raises(UsageError) as raised:
+        session.pull(["state"], [1])
+    text = "DTensor float32 (3, 5), Shard(dim=0) on mesh (2)"
+    assert str(raised.value) == not_pulled("state.w", text, [0])
+
+
 SHARDED = """
-import os
 import torch, torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.device_mesh import init_device_mesh
@@ -95,11 +130,11 @@ def trained(steps):
     return model, optimizer
 
 model, optimizer = trained(2)
-state, moments = model.state_dict(), optimizer.state_dict()
-whole = {name: tensor.full_tensor() for name, tensor in state.items()}
-exact = {name: tensor.tolist() for name, tensor in whole.items()}
+state, optimizer_state = model.state_dict(), optimizer.state_dict()
+exact = {name: tensor.full_tensor().tolist() for name, tensor in state.items()}
 scale = distribute_tensor(torch.arange(3.0), mesh, [Replicate()])
 """
+
 
 SAVED = """
 import hvd_kernel
@@ -128,8 +163,14 @@ dist.destroy_process_group()
 def test_shards_of_a_lost_rank_are_loaded_from_a_checkpoint(own: Session, tmp_path: Path) -> None:
     """The new rank got rank 0's shard as its own."""
     folder = str(tmp_path / "saved")
-    saved = execute(own, SHARDED + SAVED.format(folder=folder))
+    saved = drain(own.run(SHARDED + SAVED.format(folder=folder)), patience=300)
     assert not saved.failures
+    for values in own.pull(["state", "optimizer_state", "exact"]).values():
+        assert {name: tensor.tolist() for name, tensor in values["state"].items()} == values["exact"]
+        assert values["optimizer_state"]["state"][0]["exp_avg"].shape == (3, 5)
+    with pytest.raises(ClusterError) as refused:
+        own.pull(["model"])
+    assert str(refused.value) == f"pull: rank 0: TypeError: `model` (FSDPSequential) cannot be sent: {OF_MODULE}"
     done = own.respawn([1], force=True)
     text = "DTensor float32 (3, 5), Shard(dim=0) on mesh (2)"
     assert done.lost == {"state": f"TypeError: {not_complete(text)}", "model": f"TypeError: {OF_MODULE}"}
@@ -138,5 +179,5 @@ def test_shards_of_a_lost_rank_are_loaded_from_a_checkpoint(own: Session, tmp_pa
         own, "print(type(scale).__name__, scale.tolist() if rank else scale.to_local().tolist())\nkept = exact"
     )
     assert ready.text() == {0: "DTensor [0.0, 1.0, 2.0]\n", 1: "Tensor [0.0, 1.0, 2.0]\n"}
-    loaded = execute(own, SHARDED + LOADED.format(folder=folder))
+    loaded = drain(own.run(SHARDED + LOADED.format(folder=folder)), patience=300)
     assert loaded.text() == dict.fromkeys(range(2), "True 2.0\n"), loaded.failures
