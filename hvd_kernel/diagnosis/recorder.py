@@ -147,8 +147,12 @@ class Recorder:
             record.begin_cell()
 
     def launcher_exited(self, status: int | None) -> None:
-        """Record mpiexec's exit (its status) or the supervisor's (None) as the cause of the deaths that follow."""
-        self._launcher = self._launcher or launcher_exit(status)
+        """Record mpiexec's exit (its status) or the supervisor's (None) as the cause of the deaths that follow.
+
+        mpiexec exits with status 0 when the last of its ranks has ended, so that is never the cause.
+        """
+        if status != 0:
+            self._launcher = self._launcher or launcher_exit(status)
 
     def examine(
         self, rank: int, pid: int, resident: int, later: Later, then: Callable[[Cause], None], *, by_mpi: bool = False

@@ -1,6 +1,6 @@
 """DDP and FSDP2 on backend "hvd": a rank is killed, raises, is interrupted or stopped at points that a seed draws.
 
-At every point: no rank hangs, the cell or hvdrun reports the true error, the next cell works, and no process is left.
+At every point: no rank hangs, the cell reports the true error, the next cell works, and no process is left.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from hvdtest.cluster import Outcome, cluster, drain, execute, until
-from hvdtest.hvdrun import HVDRUN, lines_of, mark  # noqa: F401 - mark is a fixture
 from hvdtest.launch import TESTS
 from hvdtest.torch_points import FAULTS, Point, drawn
 
@@ -29,7 +28,6 @@ pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(580)]
 STOP_ABORT_S = 1
 END_S = 30 * STOP_ABORT_S  # for a cell or job to end after its fault, on a busy machine
 POINTS = 20
-NIGHTLY = pytest.mark.nightly
 SETUP = "from hvdtest import torch_points"
 OF_OTHERS = {"kill": "RankDied", "raise": "RankFailed", "stop": "RankStalled"}
 

@@ -249,6 +249,24 @@ def test_a_record_has_the_status_though_another_process_reaps(tmp_path: Path, co
     assert loop.waiting == []
 
 
+def test_mpiexec_that_has_outlived_its_ranks_is_not_the_cause(tmp_path: Path) -> None:
+    """Once replacements had taken the places of all its ranks, mpiexec's exit was given as the cause of later deaths."""
+    child = sleeper()
+    records, loop, told = Recorder(tmp_path), Loop(), []
+    records.watch(1, child.pid)
+    child.kill()
+    child.communicate()
+    records.launcher_exited(0)
+    records.examine(1, child.pid, 0, loop.later, told.append)
+    (tmp_path / "cluster.log").write_text(
+        f"child process [j@1,1] pid {child.pid} terminated\n"
+        f"waitpid_fired child process [j@1,1] terminated with signal {signal.strsignal(9)}\n"
+    )
+    while not told:
+        loop.wind()
+    assert [each.text for each in told] == ["killed (SIGKILL)"]
+
+
 @pytest.mark.parametrize("reaped_after", [1, 30])
 def test_supervisor_that_has_not_reaped_yet_is_awaited(tmp_path: Path, reaped_after: int) -> None:
     """It may have much to do, or no time to do it, while one of its ranks dies."""
