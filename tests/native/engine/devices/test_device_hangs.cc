@@ -1,5 +1,5 @@
-// A device that does not complete its operations: they are pending, reported, and finally the end of
-// the engine. Deadlines are tested in virtual time.
+// A device that does not complete its operations: they are pending, reported, and finally the end
+// of the engine. Deadlines are tested in virtual time.
 #include <doctest/doctest.h>
 
 #include "device_engines.h"
