@@ -119,10 +119,10 @@ def message_of(error: BaseException) -> str:
         return "<exception str() failed>"
 
 
-_OF_FUTURE = re.compile(
-    r"(?:Got the following error when running the callback: )?(?P<name>\w+): (?P<message>.*?)(?:\n\nAt:\n.*)?",
-    re.DOTALL,
-)
+CALLBACK_FAILED = "Got the following error when running the callback: "
+"""What a future of torch may write before name and message of an error that it passes on as a RuntimeError."""
+
+_OF_FUTURE = re.compile(rf"(?:{CALLBACK_FAILED})?(?P<name>\w+): (?P<message>.*?)(?:\n\nAt:\n.*)?", re.DOTALL)
 _KEPT = {kind.__name__: kind for kind in (HorovodInternalError, Mismatch, OutOfMemory, HvdTimeout, *BECAUSE_OF_ANOTHER)}
 
 

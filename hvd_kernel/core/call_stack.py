@@ -30,6 +30,9 @@ from hvd_kernel.protocol.messages import STACK_SIGNAL, Frame, Pending
 if TYPE_CHECKING:
     from hvd_kernel._native import Engine
 
+CellOf = Callable[[str], str | None]
+"""Returns the cell whose code has a file name; None for any other file."""
+
 MAX_FRAMES = 40
 MAX_PENDING = 16
 """Pending operations in one report."""
@@ -82,7 +85,7 @@ def calls(frame: FrameType | None) -> Iterator[tuple[FrameType, Call]]:
         frame = frame.f_back
 
 
-def frames(outermost_first: list[Call], cell_of: Callable[[str], str | None] = lambda _: None) -> tuple[Frame, ...]:
+def frames(outermost_first: list[Call], cell_of: CellOf = lambda _: None) -> tuple[Frame, ...]:
     """Format calls for people; ``cell_of`` returns the cell whose code has a file name, None for any other file."""
     shown = [_frame(call, cell_of) for call in outermost_first if call.module.split(".")[0] not in _MACHINERY]
     return tuple(shown[-MAX_FRAMES:])
@@ -93,7 +96,7 @@ def of_main_thread() -> tuple[Frame, ...]:
     return frames([call for _, call in calls(main_frame())][::-1])
 
 
-def _frame(call: Call, cell_of: Callable[[str], str | None]) -> Frame:
+def _frame(call: Call, cell_of: CellOf) -> Frame:
     file = call.code.co_filename
     cell = cell_of(file)
     is_users_code = cell is not None or not is_installed(file)

@@ -12,9 +12,10 @@ BUSY = 0.2
 SOONEST_S = 0.1
 """Shortest time between two checks; a call in between returns the result of the previous check."""
 
-
 LONGEST_S = 2.0
 """Longest time between two checks that shows whether it is idle."""
+
+_MOST_BYTES = 256  # of three numbers
 
 
 class _Checks:
@@ -56,8 +57,11 @@ def processor_ns() -> int:
 def scheduled_ns() -> tuple[int, int]:
     """Return nanoseconds for which the main thread ran, and was ready but waited for a processor; 0 if unknown."""
     try:
-        with open(f"/proc/self/task/{os.getpid()}/schedstat") as file:  # noqa: PTH123 - five times a second
-            ran, queued, _ = map(int, file.read().split())
+        file = os.open(f"/proc/self/task/{os.getpid()}/schedstat", os.O_RDONLY)  # a file object costs 30 us
+        try:
+            ran, queued, _ = map(int, os.read(file, _MOST_BYTES).split())
+        finally:
+            os.close(file)
     except (OSError, ValueError):  # a kernel without CONFIG_SCHED_INFO
         return 0, 0
     return ran, queued

@@ -1,7 +1,7 @@
 """Names of operations for people. In the core a name is an identifier that is equal on all ranks. Pure.
 
 Operations of torch.distributed are numbered, so the core's name of one has the group, and its kind comes from the core.
-Those of the default group have the shortest names: every character counts in a small operation.
+Those of the default group have the shortest names, because the time of a small operation grows with its name.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 OTHER_BACKEND = "torch.distributed "
-"""Begin of the names of operations that run on another backend than ours."""
+"""Prefix of the names of operations that run on another backend than ours."""
 
 _GROUP = re.compile(r"torch.*?( \(.*\))?\.\d+")
 _DEFAULT = " (default group)"

@@ -16,7 +16,7 @@ from hvd_kernel import errors
 from hvd_kernel.diagnosis.post_mortem import signal_words
 
 _CONSEQUENCES = (errors.HorovodInternalError, *errors.BECAUSE_OF_ANOTHER)
-_IN_A_FUTURE = r"RuntimeError: (?:Got the following error when running the callback: )?"  # torch keeps name and message
+_IN_A_FUTURE = f"RuntimeError: (?:{errors.CALLBACK_FAILED})?"  # torch keeps name and message
 _NAMES = "|".join(e.__name__ for e in _CONSEQUENCES)
 _LAST = re.compile(rf"(?:hvd_kernel\.errors\.|{_IN_A_FUTURE})?(?:{_NAMES})\b")
 _TRACEBACK_STARTS = ("Traceback (most recent call last):", "Fatal Python error:")

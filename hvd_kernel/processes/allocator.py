@@ -48,7 +48,7 @@ def variables(env: Mapping[str, str], ranks: int, memory: int | None = None) -> 
     >>> variables({"HVD_KEEP_MEMORY": "0"}, 4)
     {}
     """
-    kept = kept_bytes(env, ranks, memory)
+    kept = _kept_bytes(env, ranks, memory)
     tunables = env.get(TUNABLES, "")
     if kept == 0 or _OURS in tunables or any(name in env for name in _CHOSEN):
         return {}
@@ -56,7 +56,7 @@ def variables(env: Mapping[str, str], ranks: int, memory: int | None = None) -> 
     return {TUNABLES: ":".join([*filter(None, [tunables]), *(f"{_OURS}.{name}={n}" for name, n in ours.items())])}
 
 
-def kept_bytes(env: Mapping[str, str], ranks: int, memory: int | None = None) -> int:
+def _kept_bytes(env: Mapping[str, str], ranks: int, memory: int | None = None) -> int:
     """Return the bytes of freed memory that a rank keeps at most; 0: as glibc does by default."""
     chosen = lookup.value(KEEP, env)
     if chosen != "auto":
@@ -69,7 +69,7 @@ def sentence(env: Mapping[str, str]) -> str:
     """Return how much freed memory ranks of this host keep, for users."""
     if not variables(env, 1):
         return "freed memory is kept as glibc or your variables define it"
-    kept = binary_size(kept_bytes(env, 1))
+    kept = binary_size(_kept_bytes(env, 1))
     by_all = lookup.value(KEEP, env) == "auto"
     return f"for their next step ranks keep up to {kept} {'together' if by_all else 'each'} of what they free ({KEEP})"
 

@@ -1,1 +1,1 @@
-"""Messages and serialization between the controller side and the rank side. Shared leaves."""
+"""Messages and serialization between the controller side and the rank side."""

@@ -111,7 +111,7 @@ class MainThreadWait(NamedTuple):
         return f"{self.name}, {self.place}" if self.place else self.name
 
 
-def main_thread_wait(cell_of: Callable[[str], str | None]) -> MainThreadWait:
+def main_thread_wait(cell_of: call_stack.CellOf) -> MainThreadWait:
     """Return what the main thread waits for, on our core or on another backend of torch. Any thread."""
     if name := call_stack.waiting_for(_engine()):
         return MainThreadWait(name)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from hvd_kernel.core import main_thread, metrics, session, training_steps
+from hvd_kernel.core.call_stack import CellOf
 from hvd_kernel.frameworks.compression import CastCompressor
 from hvd_kernel.processes import allocator
 from hvd_kernel.protocol.messages import METRICS_TYPE, OPTIONS, MetricsSample, to_content
@@ -22,9 +23,6 @@ _PERIOD_S = 0.2
 _IDLE_S = 30.0  # after a cell, until freed memory is returned to Linux
 _data_workers = False
 _PAGE = os.sysconf("SC_PAGESIZE")
-CellOf = Callable[[str], str | None]
-"""Returns the cell whose code has a file name; None for any other file."""
-
 Publish = Callable[[str, dict[str, Any], dict[str, Any]], None]
 
 
