@@ -296,11 +296,11 @@ class CellView:
             self.output.explain(sentence)
 
     def _release_torch(self) -> None:
-        """Make failed ranks release the others from torch's default group, which the core cannot abort."""
+        """Release all ranks from torch's own groups, which the core cannot abort, also those without a failed rank."""
         failed = self._first.keys() - self._released_torch
         if failed and self._first_unnoticed() is not None:
             self._released_torch |= failed
-            self._session.post("release_torch", sorted(failed), urgent=True)
+            self._session.post("release_torch", sorted(failed | self._left), urgent=True)
 
     def _first_unnoticed(self) -> int | None:
         """Return the rank that failed first, if other ranks still run and have not noticed it."""

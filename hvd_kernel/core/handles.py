@@ -177,6 +177,18 @@ def alltoall_place(
     return _enqueued(engine, finish, engine.alltoall, name, place, splits, group, waits)
 
 
+def send_places(places: Sequence[InOut], destination: int, tag: int, finish: Finish, *, waits: bool = False) -> int:
+    """Enqueue a message to a rank, which is complete when that rank has received it."""
+    engine = current_engine()
+    return _enqueued(engine, finish, engine.send, places, destination, tag, waits)
+
+
+def recv_places(places: Sequence[InOut], source: int, tag: int, finish: Finish, *, waits: bool = False) -> int:
+    """Enqueue the receipt of a message of a rank with the same tag."""
+    engine = current_engine()
+    return _enqueued(engine, finish, engine.recv, places, source, tag, waits)
+
+
 def poll(handle: int) -> bool:
     """Return whether ``synchronize`` would return immediately.
 
@@ -275,10 +287,13 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     --------
     >>> hvd.barrier()
     """
-    group = set_id(process_set, "Barrier")
+    named_barrier("barrier.noname", set_id(process_set, "Barrier"))  # Horovod's name: barriers match each other
+
+
+def named_barrier(name: str, group: int = 0) -> None:
+    """Block until every rank of a process set, of which ``group`` is the id, has called this with the name."""
     engine = current_engine()
-    # Horovod's name: barriers match each other.
-    synchronize(_enqueued(engine, _nothing, engine.barrier, "barrier.noname", group, True))
+    synchronize(_enqueued(engine, _nothing, engine.barrier, name, group, True))
 
 
 def join(device: int = -1) -> int:  # noqa: ARG001 - Horovod's: the GPU on which it makes zeros

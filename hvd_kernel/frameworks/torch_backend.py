@@ -7,6 +7,7 @@ group, or such a store, imports ``hvd_kernel.torch.distributed``.
 from __future__ import annotations
 
 import importlib
+import inspect
 import multiprocessing
 import os
 import sys
@@ -59,6 +60,8 @@ def attach(distributed: ModuleType) -> None:
         backends.register_backend(BACKEND, _create, extended_api=True, devices=[_DEVICE])
     backends.default_device_backend_map[_DEVICE] = BACKEND
     _replace_env_handler(distributed)
+    _meet_before_new_groups(distributed)
+    torch_connections.watch(distributed)
 
 
 @contextmanager
@@ -105,11 +108,38 @@ def _replace_env_handler(distributed: ModuleType) -> None:
         return
 
     def rendezvous(url: str, *args: Any, **options: Any) -> Iterator[Any]:
-        place = _store(url, *args, **options) or next(of_torch(url, *args, **options))
-        with torch_connections.recorded():  # until init_process_group returns, which drops this generator
-            yield place
+        yield _store(url, *args, **options) or next(of_torch(url, *args, **options))
 
     handlers["env"] = rendezvous
+
+
+def _meet_before_new_groups(distributed: ModuleType) -> None:
+    """Make the ranks that create a group meet on the core, which releases them if one of them has failed.
+
+    In the group's store they would wait for minutes, and torch would number their next groups differently.
+    """
+    c10d: Any = getattr(distributed, "distributed_c10d", None)
+    create = getattr(c10d, "_new_group_with_tag", None)
+    if create is None or create.__module__ == __name__:
+        return
+    signature = inspect.signature(create)
+
+    def create_together(*args: Any, **options: Any) -> Any:
+        arguments = signature.bind(*args, **options).arguments
+        ranks = tuple(arguments.get("ranks") or ()) if arguments.get("use_local_synchronization") else ()
+        if _are_those_of_core(distributed) and (not ranks or distributed.get_rank() in ranks):
+            importlib.import_module(f"{_OURS}.rendezvous").meet(ranks)
+        return create(*args, **options)
+
+    c10d._new_group_with_tag = create_together  # noqa: SLF001 - torch has no public place for it
+
+
+def _are_those_of_core(distributed: ModuleType) -> bool:
+    """Return whether the ranks of the default group are those of the core."""
+    session = sys.modules.get(_SESSION)
+    if session is None or not session.is_initialized() or not is_offered() or distributed.get_backend() == "fake":
+        return False
+    return (session.rank(), session.size()) == (distributed.get_rank(), distributed.get_world_size())
 
 
 def _store(url: str, *args: Any, **options: Any) -> Any:

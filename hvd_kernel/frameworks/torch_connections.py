@@ -1,7 +1,7 @@
-"""Connections of torch's default group, closed to release the ranks that wait in it for a rank that has failed.
+"""Connections of torch's own process groups, closed to release the ranks that wait in them for a rank that has failed.
 
 Gloo cannot abort an operation: a rank waits until a connection is closed. So a failed rank closes its connections, its
-peers raise, and close theirs. The group cannot be used afterwards; all ranks destroy it before the next cell.
+peers raise, and close theirs. The groups cannot be used afterwards; all ranks destroy them before the next cell.
 """
 
 from __future__ import annotations
@@ -12,43 +12,58 @@ import socket
 import stat
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
 
 from hvd_kernel.protocol import modules
 
 _DISTRIBUTED = "torch.distributed"
+_C10D = "distributed_c10d"
+_CREATE = "_new_process_group_helper"
 _FOLDER = f"{os.sep}torch{os.sep}distributed{os.sep}"
 _OF_GLOO = "gloo/transport"
 
 
 class _Connections:
-    """Sockets of the default group by descriptor, with their inodes, and whether they were closed."""
+    """Sockets of torch's own groups by descriptor, with their inodes, and whether they were closed."""
 
     def __init__(self) -> None:
         self.inodes: dict[int, int] = {}
         self.are_closed = False
 
 
-_default = _Connections()
+_recorded = _Connections()
 
 
-@contextmanager
-def recorded() -> Iterator[None]:
-    """Record the connections that are made in the block as those of the default group.
+def watch(distributed: ModuleType) -> None:
+    """Record the connections of each group that is created from now on. Idempotent.
 
-    Those of a group on our core are not recorded: the core releases its ranks, and its store is used again.
+    ``init_process_group`` and ``new_group`` call one private function; torch 2.4 to 2.13 have no public place for it.
     """
-    before = _sockets()
-    try:
-        yield
-    finally:
-        made = {fd: inode for fd, inode in _sockets().items() if before.get(fd) != inode}
-        _default.inodes = {} if _is_on_core() else made
-        _default.are_closed = False
+    c10d = getattr(distributed, _C10D, None)
+    create = getattr(c10d, _CREATE, None)
+    if create is None or create.__module__ == __name__:
+        return
+
+    def create_recorded(*args: Any, **options: Any) -> Any:
+        before = sockets()
+        created = create(*args, **options)
+        if not is_on_core(created[0]):
+            record(before)
+        return created
+
+    setattr(c10d, _CREATE, create_recorded)
 
 
-def _sockets() -> dict[int, int]:
+def record(before: dict[int, int]) -> None:
+    """Record the connections that were made since ``before`` as those of a group, which are forgotten once closed."""
+    open_now = sockets()
+    earlier = {fd: inode for fd, inode in _recorded.inodes.items() if open_now.get(fd) == inode}
+    made = {fd: inode for fd, inode in open_now.items() if before.get(fd) != inode}
+    _recorded.inodes = earlier | made
+
+
+def sockets() -> dict[int, int]:
     """Return the inodes of this process's sockets by descriptor."""
     inodes = {}
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - pathlib is slow to import
@@ -60,15 +75,15 @@ def _sockets() -> dict[int, int]:
 
 
 def close() -> None:
-    """Close the connections of the default group, which releases every rank that waits in it. Any thread."""
-    inodes, _default.inodes = _default.inodes, {}
-    _default.are_closed |= bool(inodes)
+    """Close the connections of torch's own groups, which releases every rank that waits in them. Any thread."""
+    inodes, _recorded.inodes = _recorded.inodes, {}
     for fd, inode in inodes.items():
         with contextlib.suppress(OSError):  # closed by torch
             if os.fstat(fd).st_ino == inode:
                 with socket.socket(fileno=os.dup(fd)) as connection:  # torch closes the descriptor itself
                     if _may_be_gloos(connection):
                         connection.shutdown(socket.SHUT_RDWR)
+                        _recorded.are_closed = True
 
 
 def _may_be_gloos(connection: socket.socket) -> bool:
@@ -78,24 +93,30 @@ def _may_be_gloos(connection: socket.socket) -> bool:
 
 
 def are_closed() -> bool:
-    """Return whether the default group cannot be used any more."""
-    return _default.are_closed
+    """Return whether torch's own groups cannot be used any more."""
+    return _recorded.are_closed
 
 
-def discard_group() -> None:
-    """Destroy a default group of torch's own backends, so that ``init_process_group`` creates another one."""
-    _default.inodes, _default.are_closed = {}, False
-    if _is_initialized() and not _is_on_core():  # ours continues on the new engine
-        sys.modules[_DISTRIBUTED].destroy_process_group()
+def discard_groups() -> None:
+    """Destroy the groups of torch's own backends, so that the program creates others. A group on our core is kept.
 
-
-def _is_initialized() -> bool:
+    A default group of torch's is destroyed with all others.
+    """
+    _recorded.inodes, _recorded.are_closed = {}, False
     distributed = modules.loaded(_DISTRIBUTED)
-    return distributed is not None and bool(distributed.is_available() and distributed.is_initialized())
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+    if not is_on_core(distributed.group.WORLD):  # ours continues on the new engine
+        distributed.destroy_process_group()
+        return
+    for group in list(getattr(distributed, _C10D)._world.pg_map):  # noqa: SLF001 - torch has no public list
+        if not is_on_core(group):
+            distributed.destroy_process_group(group)
 
 
-def _is_on_core() -> bool:
-    return _is_initialized() and hasattr(sys.modules[_DISTRIBUTED].group.WORLD, "engine")
+def is_on_core(group: Any) -> bool:
+    """Return whether our core runs a group's operations."""
+    return hasattr(group, "engine")
 
 
 def is_lost(error: BaseException) -> bool:

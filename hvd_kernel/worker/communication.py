@@ -50,7 +50,7 @@ def _verify() -> None:
     if total[0] != size * (size + 1) // 2:
         raise ClusterError(f"the first allreduce gave {total[0]} instead of {size * (size + 1) // 2}")
     if total[1]:
-        torch_connections.discard_group()
+        torch_connections.discard_groups()
 
 
 def abort(reason: str, after_s: float = 0.0) -> Callable[[], None]:

@@ -109,7 +109,7 @@ def join(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> t
     before = _held.before(ranks)
     communication.reset_communicator(fresh=fresh, before=before)
     if content["fresh"] or before != list(range(size)):
-        torch_connections.discard_group()  # of other ranks
+        torch_connections.discard_groups()  # of other ranks
     _held.remember({identity: rank for rank, (_, _, identity) in ranks.items()})
     if fresh:
         control.names.update(frontend.ready(control.rank, size))

@@ -1,24 +1,59 @@
-"""Store of a default group at a free port of rank 0, which the core broadcasts to the other ranks."""
+"""Meetings of ranks on the core before they use a store of torch, in which a failed rank does not release others."""
 
 from __future__ import annotations
 
 import os
+import zlib
+from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import numpy as np
 import torch.distributed
 
-from hvd_kernel.core import ops, session
+from hvd_kernel.core import handles, ops, session
+from hvd_kernel.core.tensor import number_of
 from hvd_kernel.errors import HorovodInternalError
 
 _NAME = "hvd.torch_store"
+_NEW_GROUP = "torch.new_group"  # as the panel shows it
 _DEFAULT = timedelta(minutes=30)  # torch's
 
 NO_STORE = (
     "Rank 0 could not create the store of torch.distributed at {host}: {error}. Set MASTER_ADDR and MASTER_PORT on all "
     "ranks to an address of rank 0's host, or pass a store to init_process_group."
 )
+
+
+def meet(ranks: Sequence[int] = ()) -> None:
+    """Block until these ranks, or all if there are none, create a group. This rank is one of them.
+
+    All ranks meet in a barrier; some of them by messages between the first and each other rank.
+
+    Raises
+    ------
+    HorovodInternalError
+        A rank has failed, or calls another collective instead.
+    """
+    if not ranks:
+        handles.named_barrier(_NEW_GROUP)
+        return
+    first, *others = sorted(ranks)
+    tag = -1 - zlib.crc32(repr((first, *others)).encode())  # torch's are not negative
+    byte = np.zeros(1, np.uint8)
+    place = (byte.ctypes.data, byte.ctypes.data, byte.shape, number_of(byte.dtype))
+    is_first = session.rank() == first
+    steps = (handles.recv_places, handles.send_places)  # of the first rank
+    for step in steps if is_first else reversed(steps):
+        for partner in others if is_first else [first]:
+            memory = partial(_nothing, byte)
+            handles.synchronize(step([place], partner, tag, memory, waits=True))
+
+
+def _nothing(_memory: Any, _outcome: Any) -> None:
+    """Keep memory alive until the core has used it."""
 
 
 def agreed_store(url: str, timeout: timedelta = _DEFAULT, **_options: Any) -> tuple[Any, int, int] | None:

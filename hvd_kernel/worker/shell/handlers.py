@@ -67,7 +67,7 @@ def _release(control: Control, _content: Mapping[str, Any], _buffers: list[Any])
 
 
 def _release_torch(_control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
-    """Release the ranks that wait for this one in torch's default group."""
+    """Release the ranks that wait in torch's own groups, for this one or for another that has failed."""
     torch_connections.close()
     return {}, []
 

@@ -52,6 +52,99 @@ def test_failing_rank_releases_the_other(kernel: Kernel, code: str, message: str
     assert kernel.run("%%hvdrun\ndist.destroy_process_group()").reply["status"] == "ok"
 
 
+GROUPS = """%%hvdrun
+if dist.is_initialized():
+    dist.destroy_process_group()
+dist.init_process_group({default})
+group = dist.new_group({members}, backend="gloo")
+tensor = torch.ones(2)
+if rank in {members}:
+    dist.all_reduce(tensor, group=group)
+tensor.tolist()
+"""
+IN_GROUP = """%%hvdrun
+if rank == {failing}:
+    raise ValueError("my bug 9")
+dist.all_reduce(tensor, group=group)
+"""
+BOTH_RECEIVE = """%%hvdrun
+if rank == 2:
+    raise ValueError("my bug 9")
+dist.recv(tensor, 1 - rank, group=group)
+"""
+STORE = """%%hvdrun
+dist.init_process_group("gloo", store=dist.FileStore({file!r}, size), rank=rank, world_size=size)
+tensor = torch.ones(2)
+dist.all_reduce(tensor)
+"""
+
+
+@pytest.mark.parametrize("default", ["", '"gloo"'], ids=["core", "gloo"])
+def test_failing_rank_releases_a_group_of_gloo(kernel: Kernel, default: str) -> None:
+    code = GROUPS.format(default=default, members=[1, 0])
+    assert kernel.run(code).shown == ["[0-1] [2.0, 2.0]"]
+    failed = kernel.run(IN_GROUP.format(failing=1), allow_error=True)
+    assert "my bug 9" in failed.reply["evalue"], failed.error
+    assert "[0] released, because rank 1 failed" in failed.error
+    assert kernel.run(code).shown == ["[0-1] [2.0, 2.0]"]
+    assert kernel.run("%%hvdrun\ndist.destroy_process_group()").reply["status"] == "ok"
+
+
+@pytest.mark.cluster(3, setup=("%%hvdrun\nimport os, time, torch, torch.distributed as dist",))
+def test_failing_rank_releases_a_group_of_other_ranks(kernel: Kernel) -> None:
+    code = GROUPS.format(default="", members=[0, 1])
+    expected = ["[0-1] [2.0, 2.0]\n[2] [1.0, 1.0]"]
+    assert kernel.run(code).shown == expected
+    failed = kernel.run(BOTH_RECEIVE, allow_error=True)
+    assert "my bug 9" in failed.reply["evalue"], failed.error
+    assert "released, because rank 2 failed" in failed.error
+    assert kernel.run(code).shown == expected
+    assert kernel.run("%%hvdrun\ndist.destroy_process_group()").reply["status"] == "ok"
+
+
+def test_failing_rank_releases_a_group_over_a_store_of_the_program(kernel: Kernel, tmp_path: Path) -> None:
+    kernel.run(STORE.format(file=str(tmp_path / "store")))
+    failed = kernel.run(FAILING, allow_error=True)
+    assert "my bug 7" in failed.reply["evalue"], failed.error
+    assert kernel.run(SUM).shown == ["[0-1] 3.0"]
+    assert kernel.run("%%hvdrun\ndist.destroy_process_group()").reply["status"] == "ok"
+
+
+CREATING = """%%hvdrun
+if rank == 1:
+    raise ValueError("my bug 6")
+dist.new_group([1, 0]{options})
+"""
+CREATED = """%%hvdrun
+if not dist.is_initialized():
+    dist.init_process_group({default})
+tensor = torch.ones(2)
+dist.all_reduce(tensor, group=dist.new_group([1, 0]{options}))
+tensor.tolist()
+"""
+
+
+@pytest.mark.parametrize(
+    ("default", "options"),
+    [
+        ("", ""),
+        ("", ", backend='gloo'"),
+        ("", ", use_local_synchronization=True"),
+        ("", ", backend='gloo', use_local_synchronization=True"),
+        ("'gloo'", ""),
+        ("'gloo'", ", use_local_synchronization=True"),
+    ],
+)
+def test_failing_rank_releases_those_that_create_a_group(kernel: Kernel, default: str, options: str) -> None:
+    code = CREATED.format(default=default, options=options)
+    assert kernel.run(code).shown == ["[0-1] [2.0, 2.0]"]
+    failed = kernel.run(CREATING.format(options=options), allow_error=True)
+    assert "my bug 6" in failed.reply["evalue"], failed.error
+    assert "[0] released, because rank 1 failed" in failed.error
+    assert kernel.run(code).shown == ["[0-1] [2.0, 2.0]"]
+    assert kernel.run("%%hvdrun\ndist.destroy_process_group()").reply["status"] == "ok"
+
+
 def test_error_of_all_ranks_leaves_the_group(kernel: Kernel) -> None:
     assert kernel.run(SUM).shown == ["[0-1] 3.0"]
     assert kernel.run("%%hvdrun\nmisspelt", allow_error=True).reply["ename"] == "NameError"

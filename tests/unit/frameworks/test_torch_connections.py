@@ -38,8 +38,8 @@ def half_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[t
 
 @pytest.mark.usefixtures("half_imported")
 def test_group_of_a_half_imported_module_is_not_looked_for() -> None:
-    torch_connections.discard_group()
-    with torch_connections.recorded(), torch_backend.independent():
+    torch_connections.discard_groups()
+    with torch_backend.independent():
         pass
 
 
@@ -55,14 +55,15 @@ def test_a_finder_waits_for_the_thread_that_imports_its_module(half_imported: th
 
 def test_only_tcp_connections_are_closed() -> None:
     with ExitStack() as opened:
-        with torch_connections.recorded():
-            listener = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
-            client = opened.enter_context(socket.create_connection(listener.getsockname()))
-            server = opened.enter_context(listener.accept()[0])
-            left, right = map(opened.enter_context, socket.socketpair())
+        before = torch_connections.sockets()
+        listener = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+        client = opened.enter_context(socket.create_connection(listener.getsockname()))
+        server = opened.enter_context(listener.accept()[0])
+        left, right = map(opened.enter_context, socket.socketpair())
+        torch_connections.record(before)
         torch_connections.close()
         assert (client.recv(1), server.recv(1)) == (b"", b"")
         left.sendall(b"1")
         assert right.recv(1) == b"1"
         opened.enter_context(socket.create_connection(listener.getsockname()))
-    torch_connections.discard_group()
+    torch_connections.discard_groups()
