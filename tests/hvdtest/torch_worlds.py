@@ -16,6 +16,13 @@ from typing import Any
 _worlds = count()
 
 
+def is_before(*version: int) -> bool:
+    """Return whether this torch is older than a version, as in ``is_before(2, 6)``."""
+    import torch
+
+    return tuple(map(int, torch.__version__.split(".")[:2])) < version
+
+
 @contextmanager
 def world(backend: str, folder: str, **options: Any) -> Iterator[Any]:
     """Yield torch.distributed with a default group of all ranks; it is destroyed afterwards."""

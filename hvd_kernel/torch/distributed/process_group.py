@@ -20,7 +20,7 @@ from hvd_kernel.torch.distributed.checks import check_count
 from hvd_kernel.torch.distributed.groups import BACKEND, GroupEngine
 from hvd_kernel.torch.distributed.operations import MESSAGES, OPERATIONS, Member
 from hvd_kernel.torch.distributed.reductions import CORE_OPS
-from hvd_kernel.torch.distributed.work import COMPLETE, LATE, CombinedWork, HvdWork, WaiterThread, seconds_of
+from hvd_kernel.torch.distributed.work import COMPLETE, LATE, CombinedWork, HvdWork, WaiterThread, for_cpp, seconds_of
 
 NO_MONITORED_BARRIER = (
     "monitored_barrier is not available in the hvd backend: call barrier(), whose error names the rank that fails."
@@ -73,7 +73,7 @@ class HvdProcessGroup(ProcessGroup):
 
     # Operations.
 
-    def _start(self, kind: str, options: Any, *arguments: Any, **how: Any) -> HvdWork:
+    def _begin(self, kind: str, options: Any, *arguments: Any, **how: Any) -> HvdWork:
         operation = OPERATIONS[kind](self._member, *arguments)
         timeout = seconds_of(getattr(options, "timeout", None)) or self._timeout
         waits = not getattr(options, "asyncOp", True)  # torch waits next
@@ -83,6 +83,10 @@ class HvdProcessGroup(ProcessGroup):
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
+
+    def _start(self, kind: str, options: Any, *arguments: Any, **how: Any) -> Work:
+        """Start an operation that code of torch in C++ may request, and wait for."""
+        return for_cpp(self._begin(kind, options, *arguments, **how))
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         """Reduce a tensor in place on all ranks."""
@@ -105,68 +109,68 @@ class HvdProcessGroup(ProcessGroup):
         except HvdTimeout:
             raise HvdTimeout(LATE.format(seconds=timeout)) from None
 
-    def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> HvdWork:
+    def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Work:
         """Reduce several tensors in place on all ranks, all of them or none."""
         options = _options(opts, None, reduceOp=ReduceOp.SUM)
         return self._start("all_reduce", options, list(tensors), options.reduceOp)
 
-    def reduce(self, tensors: Any, opts: Any = None, op: Any = ReduceOp.SUM, timeout: Any = None) -> HvdWork:
+    def reduce(self, tensors: Any, opts: Any = None, op: Any = ReduceOp.SUM, timeout: Any = None) -> Work:
         """Reduce a tensor in place on the root."""
         options = _options(opts, timeout, "rootRank", reduceOp=op)
         return self._start("reduce", options, _only("reduce", tensors), options.reduceOp, options.rootRank)
 
-    def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> HvdWork:
+    def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         """Copy the root's tensor to all ranks."""
         options = _options(opts, timeout, "rootRank")
         return self._start("broadcast", options, _only("broadcast", tensors), options.rootRank)
 
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> HvdWork:
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Copy each rank's tensor into a list on all ranks."""
         tensor = _only("all_gather", inputs)
         return self._start("all_gather", _options(opts, None), _inner("all_gather", outputs), tensor)
 
-    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> HvdWork:
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Work:
         """Write all ranks' tensors to one output on all ranks."""
         return self._start("all_gather_into", _options(opts, None), [output], [tensor])
 
     def all_gather_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
-    ) -> HvdWork:
+    ) -> Work:
         """Write all ranks' tensors to one output, for several pairs of input and output."""
         return self._start("all_gather_into", _options(opts, None), list(outputs), list(inputs))
 
     def allgather_coalesced(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
-    ) -> HvdWork:
+    ) -> Work:
         """Copy each rank's list of tensors to all ranks."""
         return self._start("all_gather_coalesced", _options(opts, None), [*outputs], list(inputs))
 
-    def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> HvdWork:
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         """Copy each rank's tensor into a list on the root."""
         options = _options(opts, timeout, "rootRank")
         tensor, lists = _only("gather", inputs), _inner("gather", outputs)
         return self._start("gather", options, lists, tensor, options.rootRank)
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> HvdWork:
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         """Copy one tensor of the root's list to each rank."""
         options = _options(opts, timeout, "rootRank")
         output, lists = _only("scatter", outputs), _inner("scatter", inputs)
         return self._start("scatter", options, output, lists, options.rootRank)
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> HvdWork:
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         """Reduce a list of tensors, one for each rank, and write this rank's to the output."""
         options = _options(opts, timeout, reduceOp=ReduceOp.SUM)
         output, lists = _only("reduce_scatter", outputs), _inner("reduce_scatter", inputs)
         return self._start("reduce_scatter_list", options, output, lists, options.reduceOp)
 
-    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> HvdWork:
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Work:
         """Reduce a tensor of one part for each rank, and write this rank's part to the output."""
         options = _options(opts, None, reduceOp=ReduceOp.SUM)
         return self._start("reduce_scatter", options, [output], [tensor], options.reduceOp)
 
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
-    ) -> HvdWork:
+    ) -> Work:
         """Reduce several tensors, and write this rank's part of each to an output."""
         options = _options(opts, None, reduceOp=ReduceOp.SUM)
         return self._start("reduce_scatter", options, list(outputs), list(inputs), options.reduceOp)
@@ -178,26 +182,26 @@ class HvdProcessGroup(ProcessGroup):
         output_splits: Sequence[int] = (),
         input_splits: Sequence[int] = (),
         opts: Any = None,
-    ) -> HvdWork:
+    ) -> Work:
         """Send rows of one tensor to each rank, and write the received rows to one output."""
         options = _options(opts, None)
         return self._start("all_to_all_single", options, output, tensor, output_splits, input_splits)
 
-    def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> HvdWork:
+    def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> Work:
         """Send one tensor to each rank, and receive one from each."""
         return self._start("all_to_all", _options(opts, None), list(outputs), list(inputs))
 
-    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> HvdWork:  # type: ignore[override]
+    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Work:  # type: ignore[override]
         """Wait until all ranks have called this."""
         return self._start("barrier", _options(opts, timeout))
 
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> HvdWork:  # noqa: N803 - C++'s name
         """Send a tensor to a rank; the work is complete once that rank has received it."""
-        return self._start("send", None, _only("send", tensors), dstRank, tag)
+        return self._begin("send", None, _only("send", tensors), dstRank, tag)
 
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> HvdWork:  # noqa: N803 - C++'s name
         """Receive the tensor of a rank's send with the same tag; sends of a rank and tag arrive in order."""
-        return self._start("recv", None, _only("recv", tensors), srcRank, tag)
+        return self._begin("recv", None, _only("recv", tensors), srcRank, tag)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> HvdWork:
         """Receive from the first rank that sends with the tag; ``source_rank()`` of the work returns its number."""
@@ -207,7 +211,7 @@ class HvdProcessGroup(ProcessGroup):
             self.recv(output, source, tag).wait()
             work.source = source
 
-        work = self._start("probe", None, output, tag, receive)
+        work = self._begin("probe", None, output, tag, receive)
         self._receiver.add(work)
         return work
 
@@ -291,7 +295,9 @@ class HvdProcessGroup(ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]
+        """Devices of the group's tensors. None while torch creates the group: its recorder needs a backend in C++."""
+        is_created = self in torch.distributed.distributed_c10d._world.pg_map  # noqa: SLF001 - torch has no public list
+        return [torch.device("cpu")] if is_created else []
 
     def _get_backend(self, device: Any = None) -> HvdProcessGroup:  # type: ignore[override] # noqa: ARG002
         return self

@@ -86,12 +86,17 @@ def reduction_of(op: Any, tensor: Tensor) -> ReduceRule:
             raise ValueError(NOT_BITWISE.format(op=name, dtype=tensor.dtype))
         return ReduceRule(Sum, combine=_BITWISE[name])
     core_op = Sum if name == _SCALED else _OPS[name]
-    factor = op.factor if name == _SCALED else None
+    factor = _factor(op) if name == _SCALED else None
     wider = _WIDER.get(tensor.dtype)
     if wider is None or wider not in REDUCED[core_op]:
         number_of(tensor, REDUCED[core_op])
         wider = None
     return ReduceRule(core_op, wider, factor)
+
+
+def _factor(op: Any) -> Any:
+    """Return the number or tensor of PREMUL_SUM; before torch 2.13 it has no attribute."""
+    return op.factor if hasattr(op, "factor") else op.__getstate__()[1]
 
 
 def op_name(op: Any) -> str:

@@ -26,6 +26,9 @@ LATE = "The operation is not complete after {seconds:g} s. Ranks that have not c
 
 Finish = Callable[[Any], None]
 
+_KEEPS_WORKS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 7)
+_C10D: Any = torch._C._distributed_c10d  # noqa: SLF001 - torch has no public name for it
+
 
 def seconds_of(timeout: timedelta | None) -> float | None:
     """Return a timeout in seconds; None for torch's values for "not set", which are not positive."""
@@ -254,6 +257,15 @@ class HvdWork(Work):
         return self.source
 
     _source_rank = source_rank
+
+
+def for_cpp(work: HvdWork) -> Work:
+    """Return a work for which code in C++ can wait.
+
+    Before torch 2.7 C++ does not keep a work of Python alive, and would wait for ever: there the work is one of C++
+    that waits for the future, whose errors are RuntimeError with our text.
+    """
+    return work if _KEEPS_WORKS else _C10D._create_work_from_future(work.get_future())  # noqa: SLF001 - torch's example uses it
 
 
 class CombinedWork(Work):

@@ -10,12 +10,12 @@ import pytest
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool
 from hvdtest.lazy import hvd, torch
-from hvdtest.pools import layouts
+from hvdtest.pools import TORCH_VERSIONS, layouts
 from hvdtest.torch_worlds import world
 
 pytestmark = pytest.mark.mp
 
-layout = layouts((2, "shm"), nightly=((3, "tcp"), (4, "shm")))
+layout = layouts((2, "shm"), nightly=((3, "tcp"), (4, "shm"), *TORCH_VERSIONS))
 
 CHECKS: dict[str, Callable[..., None]] = {}
 

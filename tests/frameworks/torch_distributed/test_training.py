@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hvdtest.exact import raises
 from hvdtest.launch import RankPool
 from hvdtest.lazy import torch
-from hvdtest.pools import layouts
+from hvdtest.pools import TORCH_VERSIONS, layouts
 from hvdtest.torch_worlds import bits, on_both
 
 pytestmark = pytest.mark.mp
 
-layout = layouts((2, "shm"))
+layout = layouts((2, "shm"), nightly=TORCH_VERSIONS)
 
 STEPS = 3
 
@@ -50,14 +51,21 @@ def with_fsdp(dist: Any) -> Any:
 
     try:
         from torch.distributed.fsdp import fully_shard
+
+        runs_on_cpu = True
     except ImportError:  # before torch 2.6
         from torch.distributed._composable.fsdp import fully_shard
+
+        runs_on_cpu = False
 
     model = network()
     model[2] = torch.nn.Identity()  # its statistics are buffers of one rank
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for layer in (model[0], model[3], model):
         fully_shard(layer, mesh=mesh)
+    if not runs_on_cpu:
+        raises(RuntimeError, "CUDA", trained, dist, model, model.parameters())
+        return {}
     trained(dist, model, model.parameters())
     return {name: value.full_tensor() for name, value in model.state_dict().items()}
 
@@ -78,4 +86,4 @@ def equal(kind: str, folder: str) -> list[Any]:
 def test_parameters_equal_gloo(ranks: RankPool, kind: str, tmp_path: Path) -> None:
     first, second = ranks.run(equal, kind, str(tmp_path))
     assert first == second
-    assert len(first) == 4
+    assert len(first) == 4 or (kind == "fsdp2" and not first)  # torch 2.4 has it for CUDA alone

@@ -9,12 +9,12 @@ import pytest
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool
 from hvdtest.lazy import hvd, torch
-from hvdtest.pools import layouts
+from hvdtest.pools import TORCH_VERSIONS, layouts
 from hvdtest.torch_worlds import world
 
 pytestmark = pytest.mark.mp
 
-layout = layouts((2, "shm"), nightly=((3, "tcp"),))
+layout = layouts((2, "shm"), nightly=((3, "tcp"), TORCH_VERSIONS[-1]))
 
 
 def futures(folder: str) -> bool:
