@@ -23,6 +23,8 @@ _NUMBERS = (  # rank, size, local rank, local size; by the launcher that sets th
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )
+OF_MPI = tuple(name for names in _NUMBERS[1:] for name in names)
+"""Variables in which MPI numbers its processes; accelerate reads them too."""
 
 
 def is_enabled(env: Env) -> bool:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from hvdtest.cluster import cluster, execute
 from hvdtest.hvdrun import good, hvdrun
 
 pytestmark = [pytest.mark.nightly, pytest.mark.mp, pytest.mark.timeout(400)]
@@ -76,3 +77,21 @@ def test_ranks_train_one_model(package: str, script: str, tmp_path: Path) -> Non
     first, second = (json.loads((tmp_path / f"{rank}").read_text()) for rank in range(2))
     assert first == second
     assert first[:2] == [2, 4]  # each rank half of the eight batches
+
+
+COUNTED = """
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+print(accelerator.num_processes, accelerator.process_index, accelerator.use_distributed)
+"""
+
+
+@pytest.mark.jupyter
+def test_accelerate_in_independent_cells() -> None:
+    """An independent cell got the ranks that mpiexec or an earlier cell had numbered, and left its own to the next one."""
+    pytest.importorskip("accelerate")
+    alone, together = dict.fromkeys(range(2), "1 0 False\n"), {0: "2 0 True\n", 1: "2 1 True\n"}
+    with cluster(2) as session:
+        for independent in (True, False, True, False):
+            done = execute(session, COUNTED, independent=independent)
+            assert done.text() == (alone if independent else together), done.failures
