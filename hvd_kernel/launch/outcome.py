@@ -18,7 +18,8 @@ from hvd_kernel.diagnosis.post_mortem import signal_words
 _CONSEQUENCES = (errors.HorovodInternalError, *errors.BECAUSE_OF_ANOTHER)
 _IN_A_FUTURE = f"RuntimeError: (?:{errors.CALLBACK_FAILED})?"  # torch keeps name and message
 _NAMES = "|".join(e.__name__ for e in _CONSEQUENCES)
-_LAST = re.compile(rf"(?:hvd_kernel\.errors\.|{_IN_A_FUTURE})?(?:{_NAMES})\b")
+_OF_TORCH = r"(?:\[rank\d+\]: ?)?"  # the excepthook of torch.distributed marks each line
+_LAST = re.compile(rf"{_OF_TORCH}(?:hvd_kernel\.errors\.|{_IN_A_FUTURE})?(?:{_NAMES})\b")
 _TRACEBACK_STARTS = ("Traceback (most recent call last):", "Fatal Python error:")
 
 

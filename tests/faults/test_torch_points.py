@@ -1,12 +1,14 @@
 """DDP and FSDP2 on backend "hvd": a rank is killed, raises, is interrupted or stopped at points that a seed draws.
 
-At every point: no rank hangs, the cell reports the true error, the next cell works, and no process is left.
+At every point: no rank hangs, the cell or job reports the true error, the next cell works, and no process is left.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +17,8 @@ from typing import Any
 
 import pytest
 from hvdtest.cluster import Outcome, cluster, drain, execute, until
-from hvdtest.launch import TESTS
+from hvdtest.hvdrun import HVDRUN, gone, processes_with
+from hvdtest.launch import TESTS, clean_environment
 from hvdtest.torch_points import FAULTS, Point, drawn
 
 from hvd_kernel.cluster import CellExecution, Session
@@ -26,6 +29,8 @@ from hvd_kernel.protocol.messages import Failure, RankDone
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(580)]
 
 STOP_ABORT_S = 1
+JOB_S = 120  # for ranks to import torch, and for the job to end after its fault, on a busy machine
+PIPES: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 END_S = 30 * STOP_ABORT_S  # for a cell or job to end after its fault, on a busy machine
 POINTS = 20
 SETUP = "from hvdtest import torch_points"
@@ -136,3 +141,46 @@ def test_random_points_in_cells(n: int, seed: int, tmp_path: Path, monkeypatch: 
 def test_a1_a9_a10_b1_one_point_of_each_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ranks(2, monkeypatch) as session:
         try_points(session, drawn(1, 2, len(FAULTS)), tmp_path)
+
+
+PROGRAM = [sys.executable, "-P", "-c", "from hvdtest import torch_points; torch_points.script()"]
+CAUSES = {
+    "kill": "hvdrun: rank {victim} died: killed (SIGKILL);",
+    "raise": "hvdrun: rank {victim} failed (exit status 1);",
+}
+STATUS = {"kill": 128 + signal.SIGKILL, "raise": 1, "interrupt": 128 + signal.SIGINT, "stop": 1}
+
+
+def try_point_of_job(point: Point, n: int, folder: Path) -> None:
+    """Fail at the point in a program under hvdrun, and check status, last line and error."""
+    words = ["-np", str(n), "--", *PROGRAM, json.dumps(vars(point)), str(folder)]
+    env = clean_environment(HVD_STOP_ABORT=str(STOP_ABORT_S), PYTHONPATH=str(TESTS))
+    with subprocess.Popen([*HVDRUN, *words], env=env, stdin=subprocess.DEVNULL, **PIPES) as job:
+        try:
+            if point.fault == "interrupt":
+                until(lambda: point.file(str(folder)).exists() or job.poll() is not None, "the point is reached", JOB_S)
+                job.send_signal(signal.SIGINT)
+            _, errors = job.communicate(timeout=JOB_S)
+        finally:
+            job.kill()
+    assert job.returncode == STATUS[point.fault], errors
+    if point.fault in CAUSES:
+        assert errors.splitlines()[-1].startswith(CAUSES[point.fault].format(victim=point.victim)), errors
+    if point.fault == "raise":
+        assert f"Injected: {point.message}" in errors
+    if point.fault == "stop":
+        assert f"rank {point.victim}" in errors
+        assert "is stopped (SIGSTOP or a debugger)" in errors
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("n", [2, 3])
+def test_random_points_in_jobs(n: int, seed: int, mark: str, tmp_path: Path) -> None:
+    for point in drawn(seed, n, POINTS):
+        try:
+            try_point_of_job(point, n, tmp_path)
+            assert gone(mark), processes_with(mark)
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            error.add_note(str(point))
+            raise

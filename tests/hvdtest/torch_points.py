@@ -12,9 +12,11 @@ Terms.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,3 +185,11 @@ def works(model: str, *, fresh: bool) -> list[Any]:
     tensor = torch.tensor([dist.get_rank() + 1.0])
     dist.all_reduce(tensor)
     return [tensor.item(), type(dist.group.WORLD).__name__, Training(model, None, "").run(2)]
+
+
+def script() -> None:
+    """Train until the point ends the training, as the program of a job: ``PROGRAM POINT FOLDER``, the point as JSON."""
+    from torch import distributed as dist
+
+    dist.init_process_group()
+    fail(json.loads(sys.argv[1]), sys.argv[2])

@@ -310,6 +310,14 @@ def test_root_cause_is_the_first_independent_failure() -> None:
     assert root_cause([told, mismatch]) is mismatch
 
 
+@pytest.mark.parametrize("error", ["hvd_kernel.errors.RankDied: rank 1 has died", "RuntimeError: RankFailed: bug 7"])
+def test_consequence_in_the_words_of_torchs_excepthook(error: str) -> None:
+    """hvdrun named the rank that was released as the one that failed."""
+    released = FailedRank(0, 1, ("[rank0]: Traceback (most recent call last):", f"[rank0]: {error}"))
+    cause = FailedRank(1, 1, ("[rank1]: Traceback (most recent call last):", "[rank1]: ValueError: RankDied: no"))
+    assert root_cause([released, cause]) is cause
+
+
 def test_the_last_line() -> None:
     start, died, end = "hvdrun: rank 1 failed (", "hvdrun: rank 1 died: ", "; all ranks have ended.\n"
     assert sentence(FailedRank(1, 3), [], []) == f"{start}exit status 3){end}"
