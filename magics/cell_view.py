@@ -19,6 +19,7 @@ from hvd_kernel.diagnosis.inquiry import locate
 from hvd_kernel.diagnosis.stall import StallMonitor, report, whereabouts
 from hvd_kernel.diagnosis.training_apart import TrainingApart
 from hvd_kernel.errors import ClusterError, HvdTimeout, UsageError
+from hvd_kernel.formatting import units
 from hvd_kernel.formatting.rank_labels import rank_list, spans
 from hvd_kernel.magics import cluster_size
 from hvd_kernel.magics.cell_changes import CellChanges
@@ -73,6 +74,7 @@ LOG_S = 2.0
 RAISED_S = 1.0
 """Time until a rank's error is shown while others still run; normally they are released at once."""
 
+NOT_FINITE = "hvd_kernel: the logged value {name} is {value} on rank {rank}, at step {step}."
 REMEDY = "%hvd respawn {ranks} --force replaces {them}, %hvd restart all"
 
 
@@ -102,6 +104,7 @@ class CellView:
         self._late = False
         self._stalls = StallMonitor(session, ranks)
         self._apart = TrainingApart(ranks)
+        self._alarms: dict[str, str] = {}  # logged name -> warning that its value is not finite
         self.changes = CellChanges(session, execution, output)
         self._explained = ""
         self._stall = ""  # why ranks waited when the cell was interrupted
@@ -132,13 +135,23 @@ class CellView:
                 self.prompts.tick()
                 self._tick()
             self._handled = interrupts.count
-        if self._apart.warning and self.execution.done:
-            self._log_warning()
+        warnings = [*filter(None, [self._apart.warning]), *self._alarms.values()]
+        if warnings and self.execution.done:
+            self._log(warnings)
 
-    def _log_warning(self) -> None:
-        """Write the warning to the ranks' logs, after the cell: within it, the line would be output of the cell."""
+    def _log(self, warnings: Sequence[str]) -> None:
+        """Write warnings to the ranks' logs, after the cell: within it, the lines would be output of the cell."""
+        text = "".join(f"{warning}\n" for warning in warnings)
         with suppress(ClusterError):  # a rank has died: the cell's own error reports it
-            self._session.ask("write_log", None, {"text": f"{self._apart.warning}\n"}, timeout=LOG_S, urgent=True)
+            self._session.ask("write_log", None, {"text": text}, timeout=LOG_S, urgent=True)
+
+    def _warn_of_values(self, sample: MetricsSample) -> None:
+        """Warn once of each logged name whose value is NaN or infinite."""
+        for name, alarm in sample.not_finite.items():
+            if name not in self._alarms:
+                value = units.not_finite(alarm.value)
+                self._alarms[name] = NOT_FINITE.format(name=name, value=value, rank=sample.rank, step=alarm.step)
+                self.output.warn(self._alarms[name])
 
     def _handle(self, event: Event) -> None:
         self.output.handle(event)
@@ -148,6 +161,7 @@ class CellView:
                 self._stalls.observe(event)
                 if warning := self._apart.observe(event):
                     self.output.warn(warning)
+                self._warn_of_values(event)
             case RankRaised(rank):
                 self._raised[rank] = event
                 self._record_failure(rank)

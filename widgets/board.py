@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from hvd_kernel.diagnosis.stragglers import Stragglers
-from hvd_kernel.protocol.messages import GPU_FIGURES, MetricsSample
-from hvd_kernel.widgets.series import FEW, Grid, LimitsWindow, Rates, Track, mean, short
+from hvd_kernel.formatting import units
+from hvd_kernel.protocol.messages import GPU_FIGURES, MetricsSample, NotFinite
+from hvd_kernel.widgets.series import FEW, HIGH, LOW, VALUE, Grid, LimitsWindow, Rates, Track, mean, short
 
 ROWS_EVERY = 5
 """Rows of many ranks are sent with every fifth increment, once a second: each change of a table costs a layout."""
@@ -31,7 +32,7 @@ SAMPLES, GBPS, COMM = "samples/s", "allreduce GB/s", "communication %"
 
 _SNAPSHOTS = frozenset(ROWS_EVERY**i for i in range(14))
 
-Kind = Literal["died", "joined", "left", "lost"]
+Kind = Literal["died", "joined", "left", "lost", "not finite"]
 
 MOST_MARKS = 40
 """Limit of the marks of a cell; later ones are only counted."""
@@ -116,6 +117,8 @@ class Board:
         self.grid = Grid(len(self.ranks), limit=max(60, min(300, 6000 // max(1, len(self.ranks)))))
         self.tracks = {rank: Track((before or {}).get(rank)) for rank in self.ranks}
         self.logged: dict[int, dict[str, float]] = {rank: {} for rank in self.ranks}
+        self._not_finite: dict[int, dict[str, NotFinite]] = {}  # by rank and name
+        self._marked: set[str] = set()  # names with a mark for such a value
         self._stragglers = Stragglers(self.ranks)
         self._limits = limits or LimitsWindow()
         self._bottleneck: list[str] = []  # sentences about what limits the run
@@ -148,6 +151,11 @@ class Board:
         self._limits.feed(sample)
         self.logged[sample.rank] = track.logged()
         self._learn(self.logged[sample.rank])
+        self._not_finite[sample.rank] = sample.not_finite
+        for name, alarm in sample.not_finite.items():
+            if name not in self._marked:
+                self._marked.add(name)
+                self.mark("not finite", f"{name[:MAX_NAME]} is {units.not_finite(alarm.value)} at step {alarm.step}")
         self._changed[sample.rank] = None
         self._fresh.add(sample.rank)
         if self._due(late=len(self._fresh) < len(self._present)):
@@ -304,8 +312,17 @@ class Board:
             "comm": short(mean([r.comm for r in rates.values()])),
             "gbps": short(mean([r.gbps for r in rates.values()])),
             "step": max((track.total.steps for track in self.tracks.values()), default=0),
-            "logged": [logged_value(mean([_number(v.get(name)) for v in self.logged.values()])) for name in self.names],
+            "logged": [self._mean_logged(name) for name in self.names],
         }
+
+    def _mean_logged(self, name: str) -> float | str | None:
+        """Return the mean of the latest values; if one is not finite, what it is and from which step on."""
+        value = mean([_number(logged.get(name)) for logged in self.logged.values()])
+        alarms = [alarms[name] for alarms in self._not_finite.values() if name in alarms and alarms[name].is_latest]
+        if value is None or math.isfinite(value) or not alarms:
+            return logged_value(value)
+        first = min(alarms, key=lambda alarm: alarm.step)
+        return f"{units.not_finite(first.value)} since step {first.step}"
 
     def _head(self) -> Message:
         return {
@@ -338,9 +355,21 @@ class Board:
             COMM: [None if r.comm is None else 100 * r.comm for r in rates],
         }
         for name in self.names:
-            column[f"log:{name}"] = [_number(self.logged[rank].get(name)) for rank in self.ranks]
+            column[VALUE + name] = [_number(self.logged[rank].get(name)) for rank in self.ranks]
+        if len(self.ranks) <= FEW:
+            column |= self._ends()
         self.grid.add(self.seconds, column)
         self._fresh.clear()
+
+    def _ends(self) -> dict[str, list[float | None]]:
+        """Return the curves of the ends of ranges in this column; of names whose values differ within it."""
+        ranges = [self.tracks[rank].pop_ranges() for rank in self.ranks]
+        ends: dict[str, list[float | None]] = {}
+        for name in self.names:
+            if any(name in of_rank for of_rank in ranges):
+                for place, prefix in enumerate((LOW, HIGH)):
+                    ends[prefix + name] = [of_rank[name][place] if name in of_rank else None for of_rank in ranges]
+        return ends
 
 
 def _number(value: object) -> float | None:

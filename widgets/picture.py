@@ -44,7 +44,7 @@ INK, SOFT, RULE, GRID, GREEN, RED, BLUE, AMBER = (
     "#4c7bd9",
     "#b97c12",
 )
-MARKS = {"died": "#d1555b", "joined": GREEN, "left": "#7d8590", "lost": AMBER}
+MARKS = {"died": "#d1555b", "joined": GREEN, "left": "#7d8590", "lost": AMBER, "not finite": "#d1555b"}
 MARK_ROWS = 4  # of labels, one below the other
 UTIL, POWER = GPU_FIGURES.index("util"), GPU_FIGURES.index("power")
 _FORBIDDEN = re.compile(

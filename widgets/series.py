@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -28,6 +29,9 @@ WINDOW_S = 1.0
 FIRST_COLUMN_S = 0.2
 """Width of a column before the first merge: the period of telemetry."""
 
+VALUE, LOW, HIGH = "log:", "low:", "high:"
+"""Prefixes of the curves of a logged name: its value, and the least and greatest one in each column, if they differ."""
+
 FEW = 8
 """More ranks than this are drawn as a heat map, which needs fewer digits."""
 
@@ -38,6 +42,7 @@ NS = 1e-9
 PAIR = 2  # a rate needs two samples
 
 N = TypeVar("N", int, float)
+Pair = tuple[float | None, float | None]
 
 
 class Counters(NamedTuple):
@@ -73,6 +78,7 @@ class Track:
         self._credited = 0  # blocked nanoseconds counted before the rank reported them
         self._first = 0.0
         self._working: tuple[float, float] | None = None  # first and last time at which training samples were counted
+        self._ranges: dict[str, tuple[float, float]] = {}
 
     def add(self, sample: MetricsSample, elapsed: float = 0.0) -> None:
         """Add a sample, ``elapsed`` seconds after the start of the cell; one not newer than the last is ignored."""
@@ -82,8 +88,16 @@ class Track:
         self._append(sample)
 
     def logged(self) -> dict[str, float]:
-        """Return the values logged in this cell."""
-        return dict(self.last.logged) if self.last else {}
+        """Return the latest values logged in this cell; some may be NaN or infinite."""
+        if self.last is None:
+            return {}
+        not_finite = {name: float(alarm.value) for name, alarm in self.last.not_finite.items() if alarm.is_latest}
+        return {**self.last.logged, **not_finite}
+
+    def pop_ranges(self) -> dict[str, tuple[float, float]]:
+        """Return the least and the greatest value of each name since the last call; names with one value are absent."""
+        taken, self._ranges = self._ranges, {}
+        return {name: ends for name, ends in taken.items() if ends[0] < ends[1]}
 
     def _append(self, sample: MetricsSample) -> None:
         last = self.last
@@ -95,6 +109,10 @@ class Track:
         else:
             self._grow(last, sample)
         self.last = sample
+        for name, value in sample.logged.items():
+            self._ranges[name] = _joined(self._ranges.get(name), (value, value))
+        for name, ends in sample.ranges.items():
+            self._ranges[name] = _joined(self._ranges.get(name), ends)
         self._recent.append((sample.time, self.total))
         while len(self._recent) > PAIR and self._recent[1][0] <= sample.time - WINDOW_S:
             self._recent.popleft()
@@ -137,6 +155,10 @@ class Track:
             return Rates()
         trained = self._working[1] - self._working[0] if self._working else 0.0
         return _rates(self.last.time - self._first, trained, Counters(), self.total)
+
+
+def _joined(a: tuple[float, float] | None, b: tuple[float, float]) -> tuple[float, float]:
+    return b if a is None else (min(a[0], b[0]), max(a[1], b[1]))
 
 
 def _growth(before: N, after: N) -> N:
@@ -201,9 +223,29 @@ class Grid:
         self.merges += 1
         self.width *= 2
         self.t = self.t[1::2]
+        merged: dict[str, list[list[float | None]]] = {}
         for name, columns in self.curves.items():
-            pairs = zip(columns[::2], columns[1::2], strict=False)
-            self.curves[name] = [[short(mean(pair), self.digits) for pair in zip(a, b, strict=True)] for a, b in pairs]
+            if name not in merged:  # the ends of ranges are merged with their values
+                merged[name] = _pairs(columns, lambda pair: short(mean(pair), self.digits))
+            if name.startswith(VALUE) and self.ranks <= FEW:
+                for prefix, end in ((LOW, min), (HIGH, max)):
+                    ends = self.curves.get(prefix + name.removeprefix(VALUE), [[None] * self.ranks] * len(columns))
+                    present = [
+                        [value if end is None else end for end, value in zip(*column, strict=True)]
+                        for column in zip(ends, columns, strict=True)
+                    ]
+                    merged[prefix + name.removeprefix(VALUE)] = _pairs(present, partial(_end, end))
+        self.curves = merged
+
+
+def _pairs(columns: list[list[float | None]], join: Callable[[Pair], float | None]) -> list[list[float | None]]:
+    """Join the values of neighbours by rank; a last column without a neighbour is dropped."""
+    return [[join(pair) for pair in zip(a, b, strict=True)] for a, b in zip(columns[::2], columns[1::2], strict=False)]
+
+
+def _end(end: Callable[[Iterable[float]], float], pair: Pair) -> float | None:
+    present = [value for value in pair if value is not None]
+    return end(present) if present else None
 
 
 def short(value: float | None, digits: int = 4) -> float | None:

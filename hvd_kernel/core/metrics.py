@@ -10,7 +10,9 @@ Terms.
 
 from __future__ import annotations
 
+import math
 import os
+import threading
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,6 +27,7 @@ from hvd_kernel import tracking
 from hvd_kernel.core import ops, session
 from hvd_kernel.errors import Mismatch
 from hvd_kernel.formatting.rank_labels import rank_list
+from hvd_kernel.protocol.messages import NotFinite
 from hvd_kernel.tracking.sink import FILE, MODEL
 
 MAX_NAMES = 256
@@ -37,6 +40,35 @@ CALL = "hvd.log (every rank has to call it)"
 _HEAD = 2  # columns of the table before the values
 
 
+class LoggedName:
+    """The values of one name: the latest one, and the range of the finite ones since the last ``pop``."""
+
+    def __init__(self) -> None:
+        self.latest = math.nan
+        self._low, self._high = math.inf, -math.inf
+        self._since: int | None = None  # step from which on all values are not finite
+        self._alarm: NotFinite | None = None  # the first one that is not finite since the last ``pop``
+
+    def add(self, value: float, step: int) -> None:
+        """Add a value, logged at a step."""
+        self.latest = value
+        if math.isfinite(value):
+            self._since = None
+            self._low, self._high = min(self._low, value), max(self._high, value)
+            return
+        if self._since is None:
+            self._since = step
+        if self._alarm is None:
+            self._alarm = NotFinite(self._since, str(value), is_latest=False)
+
+    def pop(self) -> tuple[tuple[float, float] | None, NotFinite | None]:
+        """Return the range, if its ends differ, and the value that is not finite, and start again."""
+        span = (self._low, self._high) if self._low < self._high else None
+        alarm = self._alarm if self._since is None else NotFinite(self._since, str(self.latest), is_latest=True)
+        self._low, self._high, self._alarm = math.inf, -math.inf, None
+        return span, alarm
+
+
 @dataclass(frozen=True)
 class MetricsSnapshot:
     """Metrics at one moment; counters only grow."""
@@ -44,6 +76,16 @@ class MetricsSnapshot:
     step: int
     samples: int
     logged: dict[str, float] = field(default_factory=dict)
+    """Latest value of each name, if it is finite."""
+
+
+@dataclass(frozen=True)
+class LoggedValues:
+    """Values logged since the last ``pop_logged``; see ``MetricsSample``."""
+
+    latest: dict[str, float] = field(default_factory=dict)
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    not_finite: dict[str, NotFinite] = field(default_factory=dict)
 
 
 Counter = Callable[[], tuple[int, int]]
@@ -51,7 +93,9 @@ Counter = Callable[[], tuple[int, int]]
 _counters: list[Counter] = []
 _steps = 0
 _samples = 0
-_logged: dict[str, float] = {}
+_logged: dict[str, LoggedName] = {}
+_lock = threading.Lock()  # protects the values: telemetry takes them on its own thread
+_first_step = 0  # of the cell
 _warned = False
 
 
@@ -60,9 +104,10 @@ def log(
 ) -> None:
     """Show values in the panel, and track them: ``log(loss=loss, step=10)``, ``log({"train/loss": loss})``.
 
-    Values are numbers, 0-dimensional tensors or arrays. The panel shows the last value of each rank and name, for the
-    first 256 names of a cell with at most 100 characters. In a tracked run (HVD_TRACK, ``%hvd track``) every rank calls
-    this with the same names, and the mean over the ranks is written.
+    Values are numbers, 0-dimensional tensors or arrays. The panel shows the last value of each rank and name, the range
+    of its values over time, and at which step it became NaN or infinite, for the first 256 names of a cell with at most
+    100 characters. In a tracked run (HVD_TRACK, ``%hvd track``) every rank calls this with the same names, and the mean
+    over the ranks is written.
 
     Parameters
     ----------
@@ -90,12 +135,12 @@ def log(
     """
     logged = values if metrics is None else {**metrics, **values}
     tracker = tracking.tracker()
+    at = None if step is None else int(_number(step))
     if tracker is None:
-        _show(logged)
+        _show(logged, at)
         return
     numbers = {name: _checked(name, value) for name, value in logged.items()}
-    _show(numbers)
-    at = None if step is None else int(_number(step))
+    _show(numbers, at)
     rows = _gathered(numbers, at)
     if tracker.writes():
         tracker.log(
@@ -193,12 +238,15 @@ def _keep(path: str | os.PathLike[str], name: str, kind: str, step: int | None, 
     tracker.keep(tracking.Item(file.absolute(), name or file.stem, kind, step, summary))
 
 
-def _show(values: Mapping[str, Any]) -> None:
+def _show(values: Mapping[str, Any], step: int | None) -> None:
+    at = _counts()[0] - _first_step if step is None else step
     for name, value in values.items():
         if name not in _logged and (len(_logged) >= MAX_NAMES or len(name) > MAX_NAME):
             _refuse(name)
             continue
-        _logged[name] = value if type(value) is float else _checked(name, value)
+        number = value if type(value) is float else _checked(name, value)
+        with _lock:
+            _logged.setdefault(name, LoggedName()).add(number, at)
 
 
 def _checked(name: str, value: Any) -> float:
@@ -252,9 +300,10 @@ def _differ(names: list[str], step: int | None) -> Mismatch:
 
 def begin_cell() -> None:
     """Forget the values that earlier cells of a notebook have logged; the counts of steps and samples continue."""
-    global _warned  # noqa: PLW0603 - as the counters
-    _warned = False
-    _logged.clear()
+    global _warned, _first_step
+    _warned, _first_step = False, _counts()[0]
+    with _lock:
+        _logged.clear()
 
 
 def step(samples: int = 0, steps: int = 1) -> None:
@@ -271,8 +320,32 @@ def count_by(counter: Counter) -> None:
 
 def snapshot() -> MetricsSnapshot:
     """Return the counts and the logged values so far."""
+    steps, samples = _counts()
+    with _lock:
+        return MetricsSnapshot(steps, samples, _finite())
+
+
+def pop_logged() -> LoggedValues:
+    """Return what has been logged since the last call; for one reader."""
+    ranges, not_finite = {}, {}
+    with _lock:
+        for name, values in _logged.items():
+            span, alarm = values.pop()
+            if span is not None:
+                ranges[name] = span
+            if alarm is not None:
+                not_finite[name] = alarm
+        return LoggedValues(_finite(), ranges, not_finite)
+
+
+def _finite() -> dict[str, float]:
+    return {name: values.latest for name, values in _logged.items() if math.isfinite(values.latest)}
+
+
+def _counts() -> tuple[int, int]:
+    """Return the numbers of steps and samples."""
     counted = [(_steps, _samples), *(counter() for counter in _counters)]
-    return MetricsSnapshot(sum(steps for steps, _ in counted), sum(samples for _, samples in counted), dict(_logged))
+    return sum(steps for steps, _ in counted), sum(samples for _, samples in counted)
 
 
 def reset() -> None:

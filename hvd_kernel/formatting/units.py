@@ -110,3 +110,14 @@ def _significant(value: float, digits: int) -> str:
 def _short(text: str) -> str:
     """Remove trailing zeros after the decimal point."""
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def not_finite(value: str) -> str:
+    """Return a number that is not finite, as Python writes it, for people.
+
+    Examples
+    --------
+    >>> not_finite("nan"), not_finite("-inf")
+    ('NaN', '-infinity')
+    """
+    return {"nan": "NaN", "inf": "infinity", "-inf": "-infinity"}[value]

@@ -93,6 +93,14 @@ class OptimizerSteps(NamedTuple):
     digests: tuple[ParameterDigest, ...] = ()
 
 
+class NotFinite(Struct, frozen=True):
+    """A logged value that is NaN or infinite, for which JSON has no numbers."""
+
+    step: int  # at which the latest of such values in a row began
+    value: str  # "nan", "inf" or "-inf"
+    is_latest: bool  # False if the name has a finite value by now
+
+
 class MetricsSample(Struct, frozen=True):
     """The current activity of one rank. Counters are monotonic since the rank's init; the reader computes rates."""
 
@@ -102,7 +110,7 @@ class MetricsSample(Struct, frozen=True):
     waiting_for: str = ""  # name of the oldest operation this rank waits in, "" when none
     step: int = 0  # optimizer steps taken
     samples: int = 0  # training samples seen (batch sizes summed)
-    logged: dict[str, float] = {}  # last value of each hvd.log(...) name
+    logged: dict[str, float] = {}  # latest value of each hvd.log(...) name, if it is finite
     bytes: int = 0  # bytes reduced, gathered or broadcast
     ops: int = 0
     comm_ns: int = 0  # time the core spent in collectives
@@ -114,6 +122,10 @@ class MetricsSample(Struct, frozen=True):
     queued_ns: int = 0  # time in which that thread was ready to run, but other threads had the processor
     options: tuple[str, ...] = ()  # the OPTIONS that the rank has used
     optimizers: tuple[OptimizerSteps, ...] = ()  # that have taken a step in this run
+    ranges: dict[
+        str, tuple[float, float]
+    ] = {}  # of logged: least and greatest value since the last sample, if they differ
+    not_finite: dict[str, NotFinite] = {}  # of logged
 
 
 class Failure(Struct, frozen=True):

@@ -92,7 +92,7 @@ def sample(rank: int, *, running: bool, parked: bool = False, cell_of: CellOf = 
 
 
 def _measured(rank: int, *, running: bool, parked: bool, cell_of: CellOf) -> MetricsSample:
-    training = metrics.snapshot()
+    training, logged = metrics.snapshot(), metrics.pop_logged()
     core = session.counters()
     scheduled = main_thread.scheduled_ns()
     waits_for = communication.main_thread_wait(cell_of).text if running and not parked else ""
@@ -103,7 +103,9 @@ def _measured(rank: int, *, running: bool, parked: bool, cell_of: CellOf) -> Met
         waiting_for=waits_for,
         step=training.step,
         samples=training.samples,
-        logged=training.logged,
+        logged=logged.latest,
+        ranges=logged.ranges,
+        not_finite=logged.not_finite,
         bytes=core.get("bytes", 0),
         ops=core.get("ops", 0),
         comm_ns=core.get("busy_ns", 0),

@@ -15,7 +15,7 @@ export function rankColour(index, count) {
 }
 
 /** @type {Record<string, string>} */
-const MARKS = { died: "#d1555b", joined: "#2f9e78", left: "#7d8590", lost: "#b97c12" };
+const MARKS = { died: "#d1555b", joined: "#2f9e78", left: "#7d8590", lost: "#b97c12", "not finite": "#d1555b" };
 
 /**
  * Return the colour of a kind of mark, the same as in the picture.

@@ -6,7 +6,7 @@
 
 /** @import {TimelineMessage} from "./lanes/model.js" */
 
-/** @typedef {number | string | null} Logged "nan" and "inf" are sent as text */
+/** @typedef {number | string | null} Logged values that are not finite are sent as text */
 /** @typedef {[rank: number, stream: string, text: string]} Line */
 /** @typedef {(number | null)[]} Column one value per rank */
 /** @typedef {{ t: number[], y: Record<string, Column[]> }} Curves columns of each curve at the times `t`, in seconds */
@@ -100,8 +100,10 @@ export const MARK = /** @type {const} */ ({ t: 0, kind: 1, label: 2 });
 /** Curves that exist without hvd.log. */
 export const RATES = ["samples/s", "allreduce GB/s", "communication %"];
 
-/** Prefix of the names of curves of logged values. */
+/** Prefixes of the curves of a logged name: its value, and the least and greatest one in each column, if they differ. */
 export const LOG = "log:";
+export const LOW = "low:";
+export const HIGH = "high:";
 
 /** More ranks than this are drawn as a heat map. */
 export const FEW = 8;

@@ -1,7 +1,7 @@
 /** State of the panel: one store per widget model applies its messages, shared by all views of the model. */
 
 import { takeMessage } from "./lanes/model.js";
-import { FEW, MAX_LINES } from "./messages.js";
+import { FEW, HIGH, LOG, LOW, MAX_LINES } from "./messages.js";
 
 /** @import {Timeline, TimelineMessage} from "./lanes/model.js" */
 /** @import {Column, Curves, Increment, Snapshot} from "./messages.js" */
@@ -88,7 +88,7 @@ export function applyIncrement(state, increment) {
   const { rows, curves, log, lines, merges, ...replaced } = increment;
   Object.assign(state, replaced);
   Object.assign(state.rows, rows);
-  for (let i = 0; i < (merges ?? 0); i++) mergeColumns(state.curves, state.ranks.length > FEW ? 3 : 4);
+  for (let i = 0; i < (merges ?? 0); i++) mergeColumns(state.curves, state.ranks.length <= FEW);
   if (curves) appendColumns(state.curves, curves, state.ranks.length);
   if (log && lines !== undefined) {
     const unseen = lines - state.lines; // a snapshot between two increments has some of them
@@ -98,21 +98,42 @@ export function applyIncrement(state, increment) {
 }
 
 /**
- * Average neighbours, as the kernel did with its columns (Grid in widgets/series.py).
+ * Join neighbours, as the kernel did with its columns (Grid in widgets/series.py): averages of values, ends of ranges.
  *
  * @param {Curves} curves
- * @param {number} digits significant digits
+ * @param {boolean} few whether ranks have lines of their own
  */
-function mergeColumns(curves, digits) {
+function mergeColumns(curves, few) {
   /** @param {number | null} a @param {number | null} b */
-  const mean = (a, b) => (a === null || b === null ? (a ?? b) : Number(((a + b) / 2).toPrecision(digits)));
+  const mean = (a, b) => (a === null || b === null ? (a ?? b) : Number(((a + b) / 2).toPrecision(few ? 4 : 3)));
+  /** @type {typeof mean} */
+  const least = (a, b) => (a === null || b === null ? (a ?? b) : Math.min(a, b));
+  /** @type {typeof mean} */
+  const greatest = (a, b) => (a === null || b === null ? (a ?? b) : Math.max(a, b));
+  /** @param {Column[]} columns @param {typeof mean} join */
+  const merged = (columns, join) =>
+    curves.t.map((_when, i) => columns[2 * i].map((value, rank) => join(value, columns[2 * i + 1][rank])));
   curves.t = curves.t.filter((_when, i) => i % 2 === 1);
-  for (const [name, columns] of Object.entries(curves.y)) {
-    curves.y[name] = curves.t.map((_when, i) =>
-      columns[2 * i].map((value, rank) => mean(value, columns[2 * i + 1][rank])),
-    );
+  const before = curves.y;
+  curves.y = {};
+  for (const [name, columns] of Object.entries(before)) {
+    curves.y[name] ??= merged(columns, mean);
+    if (!few || !name.startsWith(LOG)) continue;
+    const of = name.slice(LOG.length);
+    curves.y[LOW + of] = merged(endsOf(before[LOW + of], columns), least);
+    curves.y[HIGH + of] = merged(endsOf(before[HIGH + of], columns), greatest);
   }
 }
+
+/**
+ * Return the ends of the ranges of a curve's columns; a range of one value has no end of its own.
+ *
+ * @param {Column[] | undefined} ends
+ * @param {Column[]} columns
+ * @returns {Column[]}
+ */
+export const endsOf = (ends, columns) =>
+  columns.map((column, i) => column.map((value, rank) => ends?.[i]?.[rank] ?? value));
 
 /**
  * @param {Curves} curves

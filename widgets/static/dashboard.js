@@ -55,11 +55,157 @@ var MARK = (
 );
 var RATES = ["samples/s", "allreduce GB/s", "communication %"];
 var LOG = "log:";
+var LOW = "low:";
+var HIGH = "high:";
 var FEW = 8;
 var MAX_LINES = 200;
 var MAX_LOGGED = 3;
 var STATES = { compute: "computing", collective: "in collective", prompt: "at a prompt" };
 var ENDED_BADLY = /* @__PURE__ */ new Set(["failed", "dead", "interrupted"]);
+
+// widgets/js/lanes/model.js
+var OPERATION = (
+  /** @type {const} */
+  {
+    asked: 0,
+    ready: 1,
+    agreed: 2,
+    begun: 3,
+    end: 4,
+    kind: 5,
+    name: 6,
+    how: 7,
+    tensors: 8,
+    bytes: 9,
+    merged: 10,
+    late: 11,
+    waited: 12
+  }
+);
+var KEEP = 2e7;
+function takeMessage(timeline, message) {
+  if (!message.whole && (!timeline || timeline.words.length !== message.from)) return null;
+  const before = message.whole || !timeline ? { now: 0, words: [], lanes: /* @__PURE__ */ new Map() } : timeline;
+  const words = before.words.concat(message.words);
+  const oldest = message.now - KEEP;
+  const lanes = /* @__PURE__ */ new Map();
+  for (const [rank, fresh] of Object.entries(message.lanes)) {
+    const old = before.lanes.get(Number(rank));
+    const operations = (old?.operations ?? []).concat(fresh.operations.map((row) => operationOf(row, words)));
+    lanes.set(Number(rank), {
+      operations: operations.filter(({ end }) => end > oldest),
+      waits: (old?.waits ?? []).concat(fresh.waits).filter(([, end]) => end > oldest),
+      open: fresh.open,
+      came: fresh.came
+    });
+  }
+  return { now: message.now, words, lanes };
+}
+function operationOf(row, words) {
+  return {
+    asked: row[OPERATION.asked],
+    ready: row[OPERATION.ready],
+    agreed: row[OPERATION.agreed],
+    begun: row[OPERATION.begun],
+    end: row[OPERATION.end],
+    kind: words[row[OPERATION.kind]] ?? "",
+    name: words[row[OPERATION.name]] ?? "",
+    how: words[row[OPERATION.how]] ?? "",
+    tensors: row[OPERATION.tensors],
+    bytes: row[OPERATION.bytes],
+    merged: row[OPERATION.merged],
+    late: row[OPERATION.late],
+    waited: row[OPERATION.waited]
+  };
+}
+function beginOf(timeline) {
+  const starts = [...timeline.lanes.values()].map(({ operations: [first] }) => first?.asked ?? timeline.now);
+  return Math.max(0, Math.min(timeline.now, ...starts));
+}
+
+// widgets/js/store.js
+function makeStore(model, signal) {
+  const store = {
+    state: null,
+    timeline: null,
+    views: /* @__PURE__ */ new Set(),
+    resize: (n) => model.send({ resize: n }),
+    requestTimeline: (picked) => model.send({ timeline: picked, whole: store.timeline === null })
+  };
+  const changed = () => {
+    for (const view of store.views) view();
+  };
+  function takeSnapshot() {
+    const snapshot = model.get("snapshot");
+    if (!snapshot || store.state && snapshot.seq < store.state.seq) return;
+    store.state = structuredClone(snapshot);
+    if (snapshot.timeline) store.timeline = takeMessage(null, snapshot.timeline) ?? store.timeline;
+    changed();
+  }
+  function takeTimeline(message) {
+    if (store.state?.finished) return;
+    store.timeline = takeMessage(store.timeline, message);
+    changed();
+  }
+  function take(content) {
+    if (typeof content !== "object") return;
+    if ("timeline" in content) takeTimeline(content.timeline);
+    else takeIncrement(content);
+  }
+  function takeIncrement(increment) {
+    const state = store.state;
+    if (!state || increment.seq <= state.seq || state.finished) return;
+    if (increment.seq !== state.seq + 1) model.send("snapshot");
+    applyIncrement(state, increment);
+    changed();
+  }
+  model.on("change:snapshot", takeSnapshot);
+  model.on("msg:custom", take);
+  signal.addEventListener("abort", () => {
+    model.off("change:snapshot", takeSnapshot);
+    model.off("msg:custom", take);
+  });
+  takeSnapshot();
+  return store;
+}
+function applyIncrement(state, increment) {
+  const { rows, curves, log, lines, merges, ...replaced } = increment;
+  Object.assign(state, replaced);
+  Object.assign(state.rows, rows);
+  for (let i = 0; i < (merges ?? 0); i++) mergeColumns(state.curves, state.ranks.length <= FEW);
+  if (curves) appendColumns(state.curves, curves, state.ranks.length);
+  if (log && lines !== void 0) {
+    const unseen = lines - state.lines;
+    state.log = state.log.concat(unseen > 0 ? log.slice(-unseen) : []).slice(-MAX_LINES);
+    state.lines = lines;
+  }
+}
+function mergeColumns(curves, few) {
+  const mean = (a, b) => a === null || b === null ? a ?? b : Number(((a + b) / 2).toPrecision(few ? 4 : 3));
+  const least = (a, b) => a === null || b === null ? a ?? b : Math.min(a, b);
+  const greatest = (a, b) => a === null || b === null ? a ?? b : Math.max(a, b);
+  const merged = (columns, join) => curves.t.map((_when, i) => columns[2 * i].map((value, rank) => join(value, columns[2 * i + 1][rank])));
+  curves.t = curves.t.filter((_when, i) => i % 2 === 1);
+  const before = curves.y;
+  curves.y = {};
+  for (const [name, columns] of Object.entries(before)) {
+    curves.y[name] ??= merged(columns, mean);
+    if (!few || !name.startsWith(LOG)) continue;
+    const of = name.slice(LOG.length);
+    curves.y[LOW + of] = merged(endsOf(before[LOW + of], columns), least);
+    curves.y[HIGH + of] = merged(endsOf(before[HIGH + of], columns), greatest);
+  }
+}
+var endsOf = (ends, columns) => columns.map((column, i) => column.map((value, rank) => ends?.[i]?.[rank] ?? value));
+function appendColumns(curves, fresh, ranks) {
+  const gap = () => Array(ranks).fill(null);
+  const last = curves.t.at(-1) ?? -1;
+  const from = fresh.t.findIndex((when) => when > last);
+  if (from < 0) return;
+  for (const name of Object.keys(fresh.y)) curves.y[name] ??= curves.t.map(gap);
+  for (const name of Object.keys(curves.y)) curves.y[name].push(...(fresh.y[name] ?? fresh.t.map(gap)).slice(from));
+  curves.t.push(...fresh.t.slice(from));
+}
 
 // widgets/js/units.js
 var NONE = "–";
@@ -115,7 +261,7 @@ function rankColour(index, count) {
   if (count <= FEW2.length) return FEW2[index];
   return `hsl(${Math.round(265 - 120 * index / (count - 1))} 48% ${index % 2 ? 60 : 52}%)`;
 }
-var MARKS = { died: "#d1555b", joined: "#2f9e78", left: "#7d8590", lost: "#b97c12" };
+var MARKS = { died: "#d1555b", joined: "#2f9e78", left: "#7d8590", lost: "#b97c12", "not finite": "#d1555b" };
 var markColour = (kind) => MARKS[kind] ?? MARKS.left;
 var NAMES = ["soft", "grid", "ink", "paper", "compute", "wait", "negotiate", "late", "queue", "transfer"];
 function readTheme(root) {
@@ -148,6 +294,17 @@ function plotOptions(theme, sync, fromZero, ranks) {
     spanGaps: true,
     points: { show: false }
   }));
+  const ends = lines.flatMap(({ stroke }) => [1, 2].map(() => ({ stroke, width: 0, points: { show: false } })));
+  const bands = lines.map(({ stroke }, i) => {
+    const first = 1 + ranks + 2 * i;
+    return {
+      series: (
+        /** @type {[number, number]} */
+        [first, first + 1]
+      ),
+      fill: `color-mix(in srgb, ${stroke} 25%, transparent)`
+    };
+  });
   return {
     width: 300,
     height: HEIGHT,
@@ -160,7 +317,8 @@ function plotOptions(theme, sync, fromZero, ranks) {
       { ...axis, size: 22, gap: 4, space: 60, values: (_plot, ticks) => ticks.map(timeTick) },
       { ...axis, size: 46, gap: 6, space: 28, values: (_plot, ticks) => ticks.map(tick) }
     ],
-    series: [{}, ...lines]
+    series: [{}, ...lines, ...ends],
+    bands
   };
 }
 var timeTick = (seconds) => seconds < MINUTE ? `${seconds} s` : duration(seconds);
@@ -429,10 +587,12 @@ function makeChart(label, theme, sync, onPick) {
   }
   function drawLines(state, columns, one) {
     const lines = one < 0 ? state.ranks.map((_rank, i) => columns.map((column) => column[i])) : besideMean(columns, one);
+    const ends = one < 0 ? rangesOf(state, columns, shown) : [];
     const drawn2 = plot && ranks === lines.length ? plot : makePlot(lines.length);
     marks = state.marks;
     legend = one < 0 ? "" : `rank ${state.ranks[one]}, and the mean of ${state.ranks.length}`;
-    drawn2.setData([state.curves.t, ...lines]);
+    const none = lines.flatMap(() => [columns.map(() => null), columns.map(() => null)]);
+    drawn2.setData([state.curves.t, ...lines, ...ends.length ? ends : none]);
     if (legend && (drawn2.cursor.idx ?? null) === null) setText(readout, legend);
     const last = lines.map((line) => metric(line.at(-1))).join(", ");
     const whose = legend || `${state.ranks.length} ranks`;
@@ -480,6 +640,13 @@ function besideMean(columns, one) {
     return there.length ? there.reduce((sum, value) => sum + value, 0) / there.length : null;
   });
   return [columns.map((column) => column[one]), means];
+}
+function rangesOf({ curves, ranks }, columns, name) {
+  const of = name.startsWith(LOG) ? name.slice(LOG.length) : "";
+  const [lows, highs] = [curves.y[LOW + of], curves.y[HIGH + of]];
+  if (!of || !lows || !highs) return [];
+  const ends = [endsOf(highs, columns), endsOf(lows, columns)];
+  return ranks.flatMap((_rank, i) => ends.map((end) => end.map((column) => column[i])));
 }
 var titleOf = (name) => name.startsWith(LOG) ? name.slice(LOG.length) : name;
 function readoutOf({ cursor: { idx }, data: [times, ...curves] }) {
@@ -830,66 +997,6 @@ function svgOf(timeline, view, width, colours, title) {
     x += 34 + 6 * name.length;
   }
   return `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" font-family="system-ui, sans-serif" font-size="11">${parts.join("")}</svg>`;
-}
-
-// widgets/js/lanes/model.js
-var OPERATION = (
-  /** @type {const} */
-  {
-    asked: 0,
-    ready: 1,
-    agreed: 2,
-    begun: 3,
-    end: 4,
-    kind: 5,
-    name: 6,
-    how: 7,
-    tensors: 8,
-    bytes: 9,
-    merged: 10,
-    late: 11,
-    waited: 12
-  }
-);
-var KEEP = 2e7;
-function takeMessage(timeline, message) {
-  if (!message.whole && (!timeline || timeline.words.length !== message.from)) return null;
-  const before = message.whole || !timeline ? { now: 0, words: [], lanes: /* @__PURE__ */ new Map() } : timeline;
-  const words = before.words.concat(message.words);
-  const oldest = message.now - KEEP;
-  const lanes = /* @__PURE__ */ new Map();
-  for (const [rank, fresh] of Object.entries(message.lanes)) {
-    const old = before.lanes.get(Number(rank));
-    const operations = (old?.operations ?? []).concat(fresh.operations.map((row) => operationOf(row, words)));
-    lanes.set(Number(rank), {
-      operations: operations.filter(({ end }) => end > oldest),
-      waits: (old?.waits ?? []).concat(fresh.waits).filter(([, end]) => end > oldest),
-      open: fresh.open,
-      came: fresh.came
-    });
-  }
-  return { now: message.now, words, lanes };
-}
-function operationOf(row, words) {
-  return {
-    asked: row[OPERATION.asked],
-    ready: row[OPERATION.ready],
-    agreed: row[OPERATION.agreed],
-    begun: row[OPERATION.begun],
-    end: row[OPERATION.end],
-    kind: words[row[OPERATION.kind]] ?? "",
-    name: words[row[OPERATION.name]] ?? "",
-    how: words[row[OPERATION.how]] ?? "",
-    tensors: row[OPERATION.tensors],
-    bytes: row[OPERATION.bytes],
-    merged: row[OPERATION.merged],
-    late: row[OPERATION.late],
-    waited: row[OPERATION.waited]
-  };
-}
-function beginOf(timeline) {
-  const starts = [...timeline.lanes.values()].map(({ operations: [first] }) => first?.asked ?? timeline.now);
-  return Math.max(0, Math.min(timeline.now, ...starts));
 }
 
 // widgets/js/lanes/paint.js
@@ -1511,82 +1618,6 @@ function makeCharts(theme, changed, onPick) {
       for (const chart of both) chart.destroy();
     }
   };
-}
-
-// widgets/js/store.js
-function makeStore(model, signal) {
-  const store = {
-    state: null,
-    timeline: null,
-    views: /* @__PURE__ */ new Set(),
-    resize: (n) => model.send({ resize: n }),
-    requestTimeline: (picked) => model.send({ timeline: picked, whole: store.timeline === null })
-  };
-  const changed = () => {
-    for (const view of store.views) view();
-  };
-  function takeSnapshot() {
-    const snapshot = model.get("snapshot");
-    if (!snapshot || store.state && snapshot.seq < store.state.seq) return;
-    store.state = structuredClone(snapshot);
-    if (snapshot.timeline) store.timeline = takeMessage(null, snapshot.timeline) ?? store.timeline;
-    changed();
-  }
-  function takeTimeline(message) {
-    if (store.state?.finished) return;
-    store.timeline = takeMessage(store.timeline, message);
-    changed();
-  }
-  function take(content) {
-    if (typeof content !== "object") return;
-    if ("timeline" in content) takeTimeline(content.timeline);
-    else takeIncrement(content);
-  }
-  function takeIncrement(increment) {
-    const state = store.state;
-    if (!state || increment.seq <= state.seq || state.finished) return;
-    if (increment.seq !== state.seq + 1) model.send("snapshot");
-    applyIncrement(state, increment);
-    changed();
-  }
-  model.on("change:snapshot", takeSnapshot);
-  model.on("msg:custom", take);
-  signal.addEventListener("abort", () => {
-    model.off("change:snapshot", takeSnapshot);
-    model.off("msg:custom", take);
-  });
-  takeSnapshot();
-  return store;
-}
-function applyIncrement(state, increment) {
-  const { rows, curves, log, lines, merges, ...replaced } = increment;
-  Object.assign(state, replaced);
-  Object.assign(state.rows, rows);
-  for (let i = 0; i < (merges ?? 0); i++) mergeColumns(state.curves, state.ranks.length > FEW ? 3 : 4);
-  if (curves) appendColumns(state.curves, curves, state.ranks.length);
-  if (log && lines !== void 0) {
-    const unseen = lines - state.lines;
-    state.log = state.log.concat(unseen > 0 ? log.slice(-unseen) : []).slice(-MAX_LINES);
-    state.lines = lines;
-  }
-}
-function mergeColumns(curves, digits) {
-  const mean = (a, b) => a === null || b === null ? a ?? b : Number(((a + b) / 2).toPrecision(digits));
-  curves.t = curves.t.filter((_when, i) => i % 2 === 1);
-  for (const [name, columns] of Object.entries(curves.y)) {
-    curves.y[name] = curves.t.map(
-      (_when, i) => columns[2 * i].map((value, rank) => mean(value, columns[2 * i + 1][rank]))
-    );
-  }
-}
-function appendColumns(curves, fresh, ranks) {
-  const gap = () => Array(ranks).fill(null);
-  const last = curves.t.at(-1) ?? -1;
-  const from = fresh.t.findIndex((when) => when > last);
-  if (from < 0) return;
-  for (const name of Object.keys(fresh.y)) curves.y[name] ??= curves.t.map(gap);
-  for (const name of Object.keys(curves.y)) curves.y[name].push(...(fresh.y[name] ?? fresh.t.map(gap)).slice(from));
-  curves.t.push(...fresh.t.slice(from));
 }
 
 // widgets/js/dashboard.js

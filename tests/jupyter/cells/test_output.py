@@ -13,6 +13,7 @@ from hvdtest.cluster import until
 from hvdtest.gate import Gate
 from hvdtest.kernel import Kernel, Outcome
 
+from hvd_kernel.magics.cell_view import NOT_FINITE
 from hvd_kernel.worker.output import Index, LogFile
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400), pytest.mark.cluster(4)]
@@ -324,3 +325,25 @@ def test_final_output_of_a_killed_rank_is_shown(kernel: Kernel) -> None:
     assert logs(kernel, "--ranks 2 --tail 1") == "[2] last words 2\n"
     kernel.run("%hvd restart", timeout=120)
     assert cell(kernel, "print('new')").text() == "[0-3] new\n"
+
+
+LOGGED = """import hvd_kernel.numpy as hvd
+for step in range(400):
+    hvd.log(loss={100: 1000.0, 210: float("nan") if rank == 1 else 1.0}.get(step, 1.0), late=1.0, step=step)
+hvd.log(late=float("-inf"), step=400)
+hvd.barrier()
+step"""
+
+
+def test_a_logged_value_that_is_not_finite_is_reported(kernel: Kernel) -> None:
+    """One NaN among other values was lost, and a last one only made a message that JSON could not represent."""
+    outcome = cell(kernel, LOGGED)
+    texts = [
+        NOT_FINITE.format(name="loss", value="NaN", rank=1, step=210),
+        *(NOT_FINITE.format(name="late", value="-infinity", rank=rank, step=400) for rank in range(4)),
+    ]
+    errors = outcome.text("stderr").splitlines()
+    assert outcome.shown[-1] == "[0-3] 399"
+    assert sorted(errors) == sorted(set(errors) & set(texts))
+    assert (len(errors), errors.count(texts[0])) == (2, 1)
+    assert all(text in logs(kernel, "--ranks 0", "stderr") for text in errors)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hvd_kernel.core import metrics
+from hvd_kernel.protocol.messages import NotFinite
 
 
 @pytest.fixture(autouse=True)
@@ -65,3 +66,29 @@ def test_h3_names_are_capped_with_one_notice() -> None:
         metrics.log(**{"x" * 10_000_000: 1, "y" * 101: 2, "z" * 100: 3})
     assert len(seen) == 1
     assert metrics.snapshot().logged == {"z" * 100: 3.0}
+
+
+def test_every_logged_value_counts() -> None:
+    """A sample carried the last value alone: one NaN, or one peak, among others was lost."""
+    for value in (1.0, 1000.0, float("nan"), 0.5, 1.0):
+        metrics.step()
+        metrics.log(loss=value, rate=0.1)
+    alarm = NotFinite(3, "nan", is_latest=False)
+    assert metrics.pop_logged() == metrics.LoggedValues(
+        {"loss": 1.0, "rate": 0.1}, {"loss": (0.5, 1000.0)}, {"loss": alarm}
+    )
+    assert metrics.pop_logged() == metrics.LoggedValues({"loss": 1.0, "rate": 0.1})
+    for value in (2.0, float("inf"), float("nan")):
+        metrics.log(loss=value, step=70)
+    for _ in range(2):
+        logged = metrics.pop_logged()
+        assert logged.latest == {"rate": 0.1}
+        assert logged.not_finite == {"loss": NotFinite(70, "nan", is_latest=True)}
+
+
+def test_steps_of_values_count_from_the_cells_start() -> None:
+    metrics.step(steps=100)
+    metrics.begin_cell()
+    metrics.step()
+    metrics.log(loss=float("nan"))
+    assert metrics.pop_logged().not_finite["loss"].step == 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hvdtest.node import evaluate, needs_node
 
-from hvd_kernel.protocol.messages import MetricsSample
+from hvd_kernel.protocol.messages import MetricsSample, NotFinite
 from hvd_kernel.widgets.board import COMM, GBPS, MAX_NAMES, MOST_MARKS, MOST_ROWS, SAMPLES, Board, Row, Size, summary
 from hvd_kernel.widgets.series import Grid
 
@@ -81,6 +81,18 @@ def test_marks_are_sent_once_with_cell_time_and_limited() -> None:
     assert len(board.snapshot()["marks"]) == MOST_MARKS
 
 
+def test_values_that_are_not_finite_are_marked_once_with_their_step() -> None:
+    board = Board(range(2), "t", clock := Clock())
+    feed(board, clock, 0, 2)
+    feed(board, clock, 1, 2, not_finite={"loss": NotFinite(210, "nan", is_latest=True)}, logged={"accuracy": 0.5})
+    feed(board, clock, 2, 2, not_finite={"loss": NotFinite(210, "nan", is_latest=True)}, logged={"accuracy": 0.5})
+    assert board.snapshot()["marks"] == [[0.2, "not finite", "loss is NaN at step 210"]]
+    assert board.totals()["logged"] == ["NaN since step 210", 0.5]
+    assert board.row(0).logged == ("nan", 0.5)
+    feed(board, clock, 3, 2)
+    assert board.totals()["logged"][0] == 0.5625
+
+
 def test_a13_awaited_rank_has_a_badge() -> None:
     """In each round of 0.2 s the others wait 30 ms, a share of 0.15; they need 0.17 s and the slow rank 0.2 s."""
     board = Board(range(4), "t", clock := Clock())
@@ -100,7 +112,7 @@ def test_snapshot_plus_increments_is_the_next_snapshot() -> None:
     for i in range(150):  # enough for merges
         if i == 40:
             feed(board, clock, i, 3, logged={"loss": 1.0, "late": 3.0})
-        feed(board, clock, i, 3)
+        feed(board, clock, i, 3, ranges={"loss": (0.1, 5.0 + i)} if i % 5 == 0 else {})
         board.log.feed(i % 3, "stdout", f"line {i}\nopen {i}")
         reloaded = board.snapshot() if i % 7 == 0 else None
         increment, whole = board.increment()

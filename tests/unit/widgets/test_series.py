@@ -111,3 +111,20 @@ def test_mean_of_available_values() -> None:
     assert mean([1.0, None, 3.0]) == 2.0
     assert mean([None]) is None
     assert mean([]) is None
+
+
+def test_peaks_survive_merges() -> None:
+    """Averages hid them: 1000 among 400 values of 1 was drawn as a flat line."""
+    grid, values = Grid(ranks=1, limit=4), [1.0, 1000.0, 1.0, 1.0, 1.0, 1.0, 1.0, 3.0]
+    for i, value in enumerate(values):
+        grid.add(i * 0.2, {"log:loss": [value]} | ({"low:loss": [0.5], "high:loss": [2.0]} if i == 2 else {}))
+    assert grid.merges == 2
+    assert (grid.curves["low:loss"][0], grid.curves["high:loss"][0]) == ([0.5], [1000.0])
+
+
+def test_ranges_are_those_since_the_last_column() -> None:
+    track = Track()
+    for time, loss, ends in ((1, 2.0, (0.5, 7.0)), (2, 3.0, (1.0, 3.0))):
+        track.add(MetricsSample(0, time, "compute", logged={"loss": loss, "rate": 1.0}, ranges={"loss": ends}))
+    assert track.pop_ranges() == {"loss": (0.5, 7.0)}
+    assert track.pop_ranges() == {}

@@ -13,7 +13,7 @@ const MINUTE = 60;
  * @param {() => Theme} theme
  * @param {string} sync charts of the same key show their cursor at the same time
  * @param {() => boolean} fromZero whether the vertical axis begins at zero
- * @param {number} ranks the number of lines
+ * @param {number} ranks the number of lines; each has a band, from the least to the greatest value of a column
  * @returns {uPlot.Options}
  */
 export function plotOptions(theme, sync, fromZero, ranks) {
@@ -29,6 +29,14 @@ export function plotOptions(theme, sync, fromZero, ranks) {
     spanGaps: true,
     points: { show: false },
   }));
+  const ends = lines.flatMap(({ stroke }) => [1, 2].map(() => ({ stroke, width: 0, points: { show: false } })));
+  const bands = lines.map(({ stroke }, i) => {
+    const first = 1 + ranks + 2 * i; // the greatest values, then the least
+    return {
+      series: /** @type {[number, number]} */ ([first, first + 1]),
+      fill: `color-mix(in srgb, ${stroke} 25%, transparent)`,
+    };
+  });
   return {
     width: 300,
     height: HEIGHT,
@@ -41,7 +49,8 @@ export function plotOptions(theme, sync, fromZero, ranks) {
       { ...axis, size: 22, gap: 4, space: 60, values: (_plot, ticks) => ticks.map(timeTick) },
       { ...axis, size: 46, gap: 6, space: 28, values: (_plot, ticks) => ticks.map(tick) },
     ],
-    series: [{}, ...lines],
+    series: [{}, ...lines, ...ends],
+    bands,
   };
 }
 

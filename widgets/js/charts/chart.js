@@ -1,7 +1,8 @@
 /** Chart of one curve per rank over time, drawn by uPlot, with a tab for each curve. */
 
 import { h, setText, setVisible } from "../dom.js";
-import { FEW, LOG, RATES } from "../messages.js";
+import { FEW, HIGH, LOG, LOW, RATES } from "../messages.js";
+import { endsOf } from "../store.js";
 import { duration, metric } from "../units.js";
 import { HEIGHT, plotOptions } from "./axes.js";
 import { makeHeat } from "./heat.js";
@@ -79,10 +80,12 @@ export function makeChart(label, theme, sync, onPick) {
   function drawLines(state, columns, one) {
     const lines =
       one < 0 ? state.ranks.map((_rank, i) => columns.map((column) => column[i])) : besideMean(columns, one);
+    const ends = one < 0 ? rangesOf(state, columns, shown) : [];
     const drawn = plot && ranks === lines.length ? plot : makePlot(lines.length);
     marks = state.marks;
     legend = one < 0 ? "" : `rank ${state.ranks[one]}, and the mean of ${state.ranks.length}`;
-    drawn.setData([state.curves.t, ...lines]);
+    const none = lines.flatMap(() => [columns.map(() => null), columns.map(() => null)]);
+    drawn.setData([state.curves.t, ...lines, ...(ends.length ? ends : none)]);
     if (legend && (drawn.cursor.idx ?? null) === null) setText(readout, legend);
     const last = lines.map((line) => metric(line.at(-1))).join(", ");
     const whose = legend || `${state.ranks.length} ranks`;
@@ -136,6 +139,22 @@ export function besideMean(columns, one) {
     return there.length ? there.reduce((sum, value) => sum + value, 0) / there.length : null;
   });
   return [columns.map((column) => column[one]), means];
+}
+
+/**
+ * Return the curves of the greatest and the least values of each rank; none if all columns have one value.
+ *
+ * @param {Snapshot} state
+ * @param {Column[]} columns of the values
+ * @param {string} name of their curve
+ * @returns {Column[]}
+ */
+function rangesOf({ curves, ranks }, columns, name) {
+  const of = name.startsWith(LOG) ? name.slice(LOG.length) : "";
+  const [lows, highs] = [curves.y[LOW + of], curves.y[HIGH + of]];
+  if (!of || !lows || !highs) return [];
+  const ends = [endsOf(highs, columns), endsOf(lows, columns)];
+  return ranks.flatMap((_rank, i) => ends.map((end) => end.map((column) => column[i])));
 }
 
 /** @param {string} name */
