@@ -186,7 +186,7 @@ def ignored_parts(options: Options) -> list[str]:
 
     spec = here.of_words([], options.line, "")
     passed = {name for name, _ in spec.mca if name not in _LINKS}  # to MPI, which starts the ranks of cells
-    warnings = [warning for warning in spec.warnings if spec.steps or not warning.endswith(NO_COMMAND)]
+    warnings = [warning for warning in spec.run_warnings if spec.steps or not warning.endswith(NO_COMMAND)]
     return [*(f"{step} is ignored: the cell's code is what runs" for step in spec.steps), *still_true(warnings, passed)]
 
 

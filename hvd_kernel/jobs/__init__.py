@@ -5,6 +5,15 @@ Readers are pure functions that return a ``JobSpec``, writers pure functions of 
 
 from __future__ import annotations
 
-from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, RendezvousAddress, Replica, Resources, Variable
+from hvd_kernel.jobs.spec import (
+    Bounds,
+    JobError,
+    JobSpec,
+    PlatformField,
+    RendezvousAddress,
+    Replica,
+    Resources,
+    Variable,
+)
 
-__all__ = ["Bounds", "JobError", "JobSpec", "RendezvousAddress", "Replica", "Resources", "Variable"]
+__all__ = ["Bounds", "JobError", "JobSpec", "PlatformField", "RendezvousAddress", "Replica", "Resources", "Variable"]

@@ -12,6 +12,7 @@ import functools
 import re
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -155,19 +156,18 @@ def ignored_fields(model: msgspec.Struct | None, path: Path) -> list[str]:
     if model is None:
         return []
     sentences = []
-    for name, reason in _reasons(type(model)):
+    for name, reason in ignore_reasons(type(model)).items():
         if getattr(model, name) is not None:
             sentences.append(f"{'.'.join(map(str, (*path, name)))} is ignored: {reason}")
     return sentences
 
 
 @functools.cache
-def _reasons(model: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
+def ignore_reasons(model: type[msgspec.Struct]) -> Mapping[str, str]:
+    """Return the ignored fields of a model, each with the reason: the description of its type."""
     hints = typing.get_type_hints(model, include_extras=True)
     metas = ((name, next(iter(getattr(hint, "__metadata__", ())), None)) for name, hint in hints.items())
-    return tuple(
-        (name, meta.description) for name, meta in metas if isinstance(meta, msgspec.Meta) and meta.description
-    )
+    return {name: meta.description for name, meta in metas if isinstance(meta, msgspec.Meta) and meta.description}
 
 
 def _value(node: yaml.Node, path: Path, document: Document) -> Any:

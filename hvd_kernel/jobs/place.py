@@ -89,7 +89,7 @@ def place(spec: JobSpec, machine: Machine, room: Sequence[tuple[str, int]] = ())
             f"{machine.gpus}: add --gpus none to run them without, or run the job where they are."
         )
     warnings = _crowded([parts[id(replica)] for replica in local], machine)
-    return Placed(tuple(hosts), tuple(limits), gpus, (*spec.warnings, *warnings))
+    return Placed(tuple(hosts), tuple(limits), gpus, (*spec.run_warnings, *warnings))
 
 
 def _gpus(here: Sequence[Replica]) -> int | None:

@@ -50,7 +50,7 @@ def plan(spec: JobSpec) -> JobPlan:
         part = replica.resources.share(replica.slots)
         where = (rank, replica.role, replica.index, replica.host)
         tasks.append(PlannedRank(*where, part.cpu, part.memory_bytes, part.gpus, replica.command or steps))
-    return JobPlan(spec.kind, tuple(tasks), spec.steps, spec.warnings, _mps(spec))
+    return JobPlan(spec.kind, tuple(tasks), spec.steps, spec.run_warnings, _mps(spec))
 
 
 def _mps(spec: JobSpec) -> tuple[str, ...]:

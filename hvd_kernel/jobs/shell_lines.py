@@ -223,8 +223,16 @@ def logical(text: str, name: str) -> Iterator[tuple[int, str]]:
         yield first, line
 
 
-def script(steps: Sequence[str], np: int, interfaces: Sequence[str], *, parts: int = 1, workdir: str = "") -> str:
-    """Return a shell script in which hvdrun runs the steps in order.
+def script(
+    steps: Sequence[str],
+    np: int,
+    interfaces: Sequence[str],
+    *,
+    parts: int = 1,
+    workdir: str = "",
+    setup: Sequence[str] = (),
+) -> str:
+    """Return a shell script in which hvdrun runs the steps in order, after the lines of ``setup``.
 
     If several ``parts`` of a job run the script, all ranks wait for each other between steps. The last line replaces
     the shell, so that it receives the signals that stop a container.
@@ -232,7 +240,7 @@ def script(steps: Sequence[str], np: int, interfaces: Sequence[str], *, parts: i
     timeout = START_TIMEOUT_S if parts > 1 else 0
     between = f"\n{BARRIER}\n" if parts > 1 else "\n"
     commands = [hvdrun(step, np, interfaces, timeout) for step in steps]
-    prefix = [f"cd {quoted(workdir)}"] if workdir else []
+    prefix = [*([f"cd {quoted(workdir)}"] if workdir else []), *setup]
     return "\n".join([*prefix, between.join([*commands[:-1], f"exec {commands[-1]}"])])
 
 

@@ -18,6 +18,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -131,6 +132,27 @@ class RendezvousAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
             raise JobError(f"port {self.port} must be from 0 to 65535.")
 
 
+class PlatformField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A setting for a platform's scheduler: an account, a time limit, the tolerations of a pod.
+
+    Parameters
+    ----------
+    name
+        Name that readers and writers of several platforms share, see ``hvd_kernel.jobs.platform_fields``.
+    value
+        A value of JSON: text, number, list, object; True for a flag without a value.
+    source
+        Position and spelling in the file, for messages: ``spec.template.spec.tolerations``.
+    ignored
+        Why the setting has no effect when the job runs without its platform; empty: not worth a warning.
+    """
+
+    name: str
+    value: Any
+    source: str = ""
+    ignored: str = ""
+
+
 class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A job.
 
@@ -160,6 +182,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Parameters of Open MPI with their values, for a launch with MPI.
     warnings
         Sentences about ignored settings.
+    platform_fields
+        Settings that have a meaning for the scheduler of a platform only; writers carry them to their platform.
     """
 
     kind: str
@@ -176,6 +200,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hostfile: str = ""
     mca: tuple[tuple[str, str], ...] = ()
     warnings: tuple[str, ...] = ()
+    platform_fields: tuple[PlatformField, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.replicas:
@@ -195,6 +220,12 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def size(self) -> int:
         """The number of ranks."""
         return self.np or sum(replica.slots for replica in self.replicas)
+
+    @property
+    def run_warnings(self) -> tuple[str, ...]:
+        """Sentences about everything in the source that has no effect when the job runs without its platform."""
+        fields = (field for field in self.platform_fields if field.ignored)
+        return (*self.warnings, *(f"{field.source} is ignored: {field.ignored}" for field in fields))
 
     def ranks(self) -> Iterator[tuple[int, Replica]]:
         """Yield each rank with its replica, filling the slots of the replicas in order."""

@@ -16,10 +16,20 @@ from typing import Annotated, Any
 
 import msgspec
 
-from hvd_kernel.jobs.documents import Document, Path, ignored_fields, parse_all
-from hvd_kernel.jobs.readers import scripts
+from hvd_kernel.jobs.documents import Document, Path, ignore_reasons, parse_all
+from hvd_kernel.jobs.readers import launch_lines, settings
 from hvd_kernel.jobs.readers.mpirun import MpirunLine
-from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, RendezvousAddress, Replica, Resources, Variable, quantity
+from hvd_kernel.jobs.readers.settings import GPU_NAME
+from hvd_kernel.jobs.spec import (
+    Bounds,
+    JobError,
+    JobSpec,
+    RendezvousAddress,
+    Replica,
+    Resources,
+    Variable,
+    quantity,
+)
 
 
 class Meta(msgspec.Struct):
@@ -45,15 +55,16 @@ def matcher(kind: str) -> Callable[[str, str], bool]:
     return lambda text, _name: line.search(text) is not None and version.search(text) is not None
 
 
-def only(text: str, name: str, kind: str, version: str) -> Document:
-    """Return the object of a kind.
+def only(text: str, name: str, kind: str, version: str) -> tuple[Document, list[dict[str, Any]]]:
+    """Return the object of a kind, and the other objects of the file.
 
     Raises
     ------
     JobError
         The file does not have exactly one object of the kind, or its version is not supported.
     """
-    documents = [doc for doc in parse_all(text, name) if isinstance(doc.value, dict) and doc.value.get("kind") == kind]
+    objects = [document for document in parse_all(text, name) if isinstance(document.value, dict)]
+    documents = [document for document in objects if document.value.get("kind") == kind]
     if len(documents) != 1:
         raise JobError(
             f"{name}: one object of kind {kind} is expected, but there are {len(documents)}: split the file."
@@ -62,7 +73,7 @@ def only(text: str, name: str, kind: str, version: str) -> Document:
     if document.value.get("apiVersion") != version:
         actual = document.value.get("apiVersion")
         raise document.error(("apiVersion",), f"{actual!r} is not known for kind {kind}: it must be {version}")
-    return document
+    return document, [other.value for other in objects if other is not document]
 
 
 def called(document: Document, meta: Meta, last: str, kind: str) -> str:
@@ -93,14 +104,6 @@ def one_of(document: Document, path: Path, value: str | None, allowed: Sequence[
 
 
 Amounts = dict[str, str | int | float]
-
-_SECRETS = ("HVD_SECRET_KEY", "HOROVOD_SECRET_KEY")
-_GPU = re.compile(r"[\w.-]+/gpu", re.ASCII)
-_OF_NO_RANK = {
-    "initContainers": "what they prepare must already exist",
-    "nodeSelector": "the plan does not choose nodes",
-    "affinity": "the plan does not choose nodes",
-}
 
 
 class EnvVar(msgspec.Struct):
@@ -134,9 +137,6 @@ class PodSpec(msgspec.Struct):
 
     containers: list[Container]
     volumes: list[dict[str, Any]] | None = None
-    initContainers: Any = None  # noqa: N815
-    nodeSelector: Any = None  # noqa: N815
-    affinity: Any = None
 
 
 class Template(msgspec.Struct):
@@ -153,7 +153,6 @@ class PodRanks(msgspec.Struct, frozen=True):
     environment: tuple[Variable, ...]
     writer_variables: Mapping[str, str]
     resources: Resources
-    warnings: tuple[str, ...]
 
 
 def ranks_of(document: Document, path: Path, template: Template, writer_variables: tuple[str, ...] = ()) -> PodRanks:
@@ -168,8 +167,7 @@ def ranks_of(document: Document, path: Path, template: Template, writer_variable
     if not template.spec.containers:
         raise document.error(containers, "at least one container is needed")
     container, container_path = template.spec.containers[0], (*containers, 0)
-    line, variables, ignored = run(document, container_path, container)
-    warnings = [*_pods_ignored(template.spec, path), *ignored, *line.warnings]
+    line, variables = run(document, container_path, container)
     variables_of_user = [variable for variable in variables if variable.name not in writer_variables]
     return PodRanks(
         container.image,
@@ -177,7 +175,6 @@ def ranks_of(document: Document, path: Path, template: Template, writer_variable
         merged(variables_of_user, line.environment),
         {variable.name: variable.value or "" for variable in variables if variable.name in writer_variables},
         resources_of(document, (*container_path, "resources"), container.resources),
-        tuple(warnings),
     )
 
 
@@ -187,8 +184,8 @@ def merged(first: Sequence[Variable], second: Sequence[Variable]) -> tuple[Varia
     return (*first, *(variable for variable in second if variable.name not in names))
 
 
-def run(document: Document, path: Path, container: Container) -> tuple[MpirunLine, list[Variable], list[str]]:
-    """Read a container; return its command, its variables, and sentences about ignored fields.
+def run(document: Document, path: Path, container: Container) -> tuple[MpirunLine, list[Variable]]:
+    """Read a container; return its command, and its variables besides those that only the cluster knows.
 
     Raises
     ------
@@ -196,22 +193,20 @@ def run(document: Document, path: Path, container: Container) -> tuple[MpirunLin
         The template is invalid; the message has the line, column and field.
     """
     words = [literal(word) for word in (container.command or []) + (container.args or [])]
+    values = {variable.name: variable.value or "" for variable in container.env or [] if variable.valueFrom is None}
     try:
-        line = scripts.of_words(words, document.name)
+        line = launch_lines.of_words(words, document.name, values)
     except JobError as error:
         raise document.error((*path, "command"), str(error).removeprefix(f"{document.name}: ")) from None
-    variables, ignored = [], []
+    variables = []
     for number, variable in enumerate(container.env or []):
-        if variable.valueFrom is not None:
-            if variable.name not in _SECRETS:
-                where = ".".join(map(str, (*path, "env", number)))
-                ignored.append(f"{where}: {variable.name} is ignored: only the cluster has its value")
+        if settings.is_of_cluster({"value": variable.value, "valueFrom": variable.valueFrom}):
             continue
         try:
             variables.append(Variable(variable.name, literal(variable.value or "")))
         except JobError as error:
             raise document.error((*path, "env", number), str(error)) from None
-    return line, variables, ignored
+    return line, variables
 
 
 def literal(text: str) -> str:
@@ -239,25 +234,13 @@ def resources_of(document: Document, path: Path, requirements: Requirements | No
     def bounds(name: str) -> Bounds:
         return Bounds(number("requests", requests, name), number("limits", limits, name))
 
-    devices = [name for name in (*limits, *requests) if _GPU.fullmatch(name)]
+    devices = [name for name in (*limits, *requests) if GPU_NAME.fullmatch(name)]
     gpus = (number("limits", limits, devices[0]) or number("requests", requests, devices[0]) or 0) if devices else None
     try:
         return Resources(bounds("cpu"), bounds("memory"), None if gpus is None else int(gpus))
     except JobError as error:
         error_path = () if str(error).startswith(document.name) else path
         raise document.error(error_path, str(error)) if error_path else error from None
-
-
-def _pods_ignored(spec: PodSpec, path: Path) -> list[str]:
-    shown = ".".join(map(str, (*path, "spec")))
-    sentences = [f"{shown}.{name} is ignored: {reason}" for name, reason in _OF_NO_RANK.items() if getattr(spec, name)]
-    mounted = [str(volume.get("name", "?")) for volume in spec.volumes or [] if "emptyDir" not in volume]
-    if mounted:
-        sentences.append(f"{shown}.volumes is ignored: {', '.join(mounted)} must already exist")
-    others = len(spec.containers) - 1
-    return sentences + (
-        [f"{shown}.containers: {others} beside the first is ignored: it has the ranks"] if others else []
-    )
 
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
@@ -309,7 +292,7 @@ def read_indexed_job(text: str, name: str) -> JobSpec:
     JobError
         The manifest is invalid; the message has the line, column and field.
     """
-    document = only(text, name, "Job", "batch/v1")
+    document, others = only(text, name, "Job", "batch/v1")
     file = document.convert(_IndexedJob)
     pods = file.spec.completions or 1
     _check(document, file.spec, pods)
@@ -323,14 +306,21 @@ def read_indexed_job(text: str, name: str) -> JobSpec:
         "job",
         replicas,
         steps=ranks.line.steps,
-        np=scripts.fit(ranks.line, replicas, document, (*_INDEXED_JOB_AT, "spec", "containers", 0, "command")),
+        np=launch_lines.fit(ranks.line, replicas, document, (*_INDEXED_JOB_AT, "spec", "containers", 0, "command")),
         environment=ranks.environment,
         name=job_name,
         image=ranks.image,
         workdir=ranks.line.workdir,
         rendezvous=RendezvousAddress(f"{job_name}-0.{service}", port) if service else None,
         interfaces=ranks.line.interfaces,
-        warnings=ranks.warnings,
+        warnings=ranks.line.warnings,
+        platform_fields=(
+            *settings.of_job(document.value, job_name, replicas),
+            *ranks.line.platform_fields,
+            *settings.other_objects(
+                others, (("Service", service), ("Secret", f"{job_name}-secret")) if service else ()
+            ),
+        ),
     )
 
 
@@ -420,7 +410,7 @@ def read_mpijob(text: str, name: str) -> JobSpec:
     JobError
         The manifest is invalid for the operator's controller; the message has the line, column and field.
     """
-    document = only(text, name, "MPIJob", "kubeflow.org/v2beta1")
+    document, others = only(text, name, "MPIJob", "kubeflow.org/v2beta1")
     file = document.convert(_MpiJob)
     workers = check_scheduling(document, file)
     job_name = called(document, file.metadata, f"-worker-{max(1, workers) - 1}", "MPIJob")
@@ -428,26 +418,29 @@ def read_mpijob(text: str, name: str) -> JobSpec:
     leads = bool(file.spec.runLauncherAsWorker) or not workers
     slots = 1 if file.spec.slotsPerWorker is None else file.spec.slotsPerWorker
     replicas = [Replica("launcher", 0, slots=slots, resources=launcher.resources)] if leads else []
-    warnings = launcher.warnings
+    image = launcher.image
     if workers:
-        worker_ranks = _ranks(document, "Worker", file.spec.mpiReplicaSpecs.Worker)
-        replicas += [
-            Replica("worker", index, slots=slots, resources=worker_ranks.resources) for index in range(workers)
-        ]
-        warnings = (*warnings, *worker_ranks.warnings)
+        worker_image, resources = _worker(document, file.spec.mpiReplicaSpecs.Worker)
+        image = worker_image or image
+        replicas += [Replica("worker", index, slots=slots, resources=resources) for index in range(workers)]
     return JobSpec(
         "mpijob",
         tuple(replicas),
         steps=launcher.line.steps,
-        np=scripts.fit(
+        np=launch_lines.fit(
             launcher.line, replicas, document, (*_REPLICAS, "Launcher", "template", "spec", "containers", 0, "command")
         ),
         environment=launcher.environment,
         name=job_name,
-        image=launcher.image,
+        image=image,
         workdir=launcher.line.workdir,
         interfaces=launcher.line.interfaces,
-        warnings=warnings,
+        warnings=launcher.line.warnings,
+        platform_fields=(
+            *settings.of_mpijob(document.value, job_name, tuple(replicas), image=image),
+            *launcher.line.platform_fields,
+            *settings.other_objects(others, ()),
+        ),
     )
 
 
@@ -480,10 +473,23 @@ def check_scheduling(document: Document, file: _MpiJob) -> int:
 
 
 def _ranks(document: Document, role: str, replicas: _Replicas | None) -> PodRanks:
-    path = (*_REPLICAS, role, "template")
+    return ranks_of(document, (*_REPLICAS, role, "template"), _template(document, role, replicas))
+
+
+def _template(document: Document, role: str, replicas: _Replicas | None) -> Template:
     if replicas is None or replicas.template is None:
-        raise document.error(path, "is missing: its spec has the containers")
-    return ranks_of(document, path, replicas.template)
+        raise document.error((*_REPLICAS, role, "template"), "is missing: its spec has the containers")
+    return replicas.template
+
+
+def _worker(document: Document, replicas: _Replicas | None) -> tuple[str, Resources]:
+    """Return the image and the resources of the workers; their command, such as sshd, starts no ranks."""
+    template = _template(document, "Worker", replicas)
+    path = (*_REPLICAS, "Worker", "template", "spec", "containers")
+    if not template.spec.containers:
+        raise document.error(path, "at least one container is needed")
+    first = template.spec.containers[0]
+    return first.image, resources_of(document, (*path, 0, "resources"), first.resources)
 
 
 NumNodes = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
@@ -515,7 +521,7 @@ class _TrainJobSpec(msgspec.Struct, forbid_unknown_fields=True):
     runtimeRef: _Runtime  # noqa: N815
     trainer: _Trainer = msgspec.field(default_factory=_Trainer)
     suspend: bool | None = None
-    activeDeadlineSeconds: NumNodes | None = None  # noqa: N815
+    activeDeadlineSeconds: Annotated[int, msgspec.Meta(ge=1)] | None = None  # noqa: N815
     managedBy: str | None = None  # noqa: N815
     labels: Any = None
     annotations: Any = None
@@ -540,7 +546,7 @@ def read_trainjob(text: str, name: str) -> JobSpec:
     JobError
         The manifest is invalid; the message has the line, column and field.
     """
-    document = only(text, name, "TrainJob", "trainer.kubeflow.org/v1alpha1")
+    document, others = only(text, name, "TrainJob", "trainer.kubeflow.org/v1alpha1")
     file = document.convert(_TrainJob)
     trainer = file.spec.trainer
     one_of(document, ("spec", "managedBy"), file.spec.managedBy, _MANAGERS)
@@ -548,7 +554,7 @@ def read_trainjob(text: str, name: str) -> JobSpec:
     nodes = trainer.numNodes or 1
     job_name = called(document, file.metadata, max(_LAUNCHER, f"-node-0-{nodes - 1}", key=len), "TrainJob")
     container = Container(trainer.image or "", trainer.command, trainer.args, trainer.env)
-    line, variables, ignored = run(document, _TRAINJOB_AT, container)
+    line, variables = run(document, _TRAINJOB_AT, container)
     resources = resources_of(document, (*_TRAINJOB_AT, "resourcesPerNode"), trainer.resourcesPerNode)
     slots = trainer.numProcPerNode or resources.gpus or 1
     replicas = tuple(Replica("worker", index, slots=slots, resources=resources) for index in range(nodes))
@@ -556,13 +562,18 @@ def read_trainjob(text: str, name: str) -> JobSpec:
         "trainjob",
         replicas,
         steps=line.steps,
-        np=scripts.fit(line, replicas, document, (*_TRAINJOB_AT, "command")),
+        np=launch_lines.fit(line, replicas, document, (*_TRAINJOB_AT, "command")),
         environment=merged(variables, line.environment),
         name=job_name,
         image=trainer.image or "",
         workdir=line.workdir,
         interfaces=line.interfaces,
-        warnings=(*_missing(trainer), *ignored_fields(file.spec, ("spec",)), *ignored, *line.warnings),
+        warnings=(*_missing(trainer), *line.warnings),
+        platform_fields=(
+            *settings.of_trainjob(document.value, job_name, ignore_reasons(_TrainJobSpec)),
+            *line.platform_fields,
+            *settings.other_objects(others, ()),
+        ),
     )
 
 

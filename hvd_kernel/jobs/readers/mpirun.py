@@ -19,7 +19,7 @@ from hvd_kernel.jobs.flags import Flag, ParsedFlag, Spellings, Table, count, ign
 from hvd_kernel.jobs.knobs import KNOBS, Knob
 from hvd_kernel.jobs.readers import hostfile
 from hvd_kernel.jobs.shell_lines import ShellWord, bare, is_assigned, program, refuse_operators, words
-from hvd_kernel.jobs.spec import MAX_RANKS, NO_COMMAND, JobError, JobSpec, Replica, Variable
+from hvd_kernel.jobs.spec import MAX_RANKS, NO_COMMAND, JobError, JobSpec, PlatformField, Replica, Resources, Variable
 from hvd_kernel.settings.lists import entries
 
 MPI_PROGRAMS = frozenset(
@@ -199,7 +199,10 @@ Hosts = tuple[tuple[str, int], ...]
 
 
 class MpirunLine(msgspec.Struct, frozen=True):
-    """A parsed line. ``np`` is 0, and hosts and hostfile are empty, if not set; ``slots``: the default of a host."""
+    """A parsed line. ``np`` is 0, and hosts and hostfile are empty, if not set; ``slots``: the default of a host.
+
+    ``resources`` are those of a host, if the line has them.
+    """
 
     kind: str = "mpirun"
     np: int = 0
@@ -214,6 +217,8 @@ class MpirunLine(msgspec.Struct, frozen=True):
     mca: tuple[tuple[str, str], ...] = ()
     steps: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    resources: Resources = Resources()
+    platform_fields: tuple[PlatformField, ...] = ()
 
     def fit(self, replicas: Sequence[Replica]) -> int:
         """Return the number of ranks on replicas of another file; 0: one for each slot.

@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import msgspec
 
 from hvd_kernel.jobs.documents import Document, Path, ignored_fields, parse
+from hvd_kernel.jobs.readers.launch_lines import of_words
 from hvd_kernel.jobs.readers.mpirun import MpirunLine
-from hvd_kernel.jobs.readers.scripts import of_words
 from hvd_kernel.jobs.spec import NO_COMMAND, Bounds, JobError, JobSpec, Replica, Resources, Variable, quantity, size
 
 MAX_WORKERS = 10_000

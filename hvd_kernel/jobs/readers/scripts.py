@@ -1,30 +1,22 @@
-"""Scripts of jobs: batch scripts of LSF (bsub) and Slurm (sbatch), and lines of containers.
+"""Batch scripts of LSF (bsub) and Slurm (sbatch): the directives of the head, ``#SBATCH --nodes=2`` or ``#BSUB -n 8``.
 
-A batch script has directives in its head, ``#SBATCH --nodes=2`` or ``#BSUB -n 8``. Of the body, launcher lines (srun,
-mpirun, horovodrun, hvdrun) are parsed to steps, ranks and variables; variables and the working directory are read;
-other lines become warnings.
+Directives without a meaning for ranks are kept as settings of the platform. The body is read by ``launch_lines``.
 Sources: IBM Spectrum LSF 10.1, command reference: bsub; https://slurm.schedmd.com/sbatch.html
-
-Terms.
-  line   a parsed launcher line (hvd_kernel.jobs.readers.mpirun.MpirunLine)
 """
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
-
-import msgspec
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 from hvd_kernel.formatting.units import plural
-from hvd_kernel.jobs import shell_lines
-from hvd_kernel.jobs.documents import Document, Path
-from hvd_kernel.jobs.readers import mpirun
+from hvd_kernel.jobs import platform_fields
+from hvd_kernel.jobs.readers.launch_lines import read_body
 from hvd_kernel.jobs.readers.mpirun import MpirunLine
-from hvd_kernel.jobs.shell_lines import ShellWord, refuse_operators, words
-from hvd_kernel.jobs.spec import MEBIBYTE, Bounds, JobError, JobSpec, Replica, Resources, Variable, size
+from hvd_kernel.jobs.spec import MEBIBYTE, Bounds, JobError, JobSpec, PlatformField, Replica, Resources, size
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,5}|0", re.ASCII)
 
@@ -73,6 +65,13 @@ class Head(dict[str, Directive]):
         """Return a flag's value, or an empty string."""
         return self[name].value if name in self else ""
 
+    def settings(self, kind: str, read: Collection[str], dash: str) -> list[PlatformField]:
+        """Return the flags as settings of a platform, without those that its reader reads."""
+        rows = [directive for flag, directive in self.items() if flag not in read]
+        return [
+            platform_fields.of_flag(kind, row.flag, row.value or True, f"{row.where} {dash}{row.flag}") for row in rows
+        ]
+
 
 def of(text: str, mark: str, name: str) -> Iterator[tuple[str, list[str]]]:
     """Yield the position and the words of each directive, up to the first command.
@@ -93,233 +92,28 @@ def of(text: str, mark: str, name: str) -> Iterator[tuple[str, list[str]]]:
             return
 
 
-_T = TypeVar("_T")
-
-_SHELL = re.compile(r"(?:.*/)?(?:ba|da|z)?sh")
-_OPTIONS = re.compile(r"-[a-z]*c")
-_SECRET = re.compile(r"(?:export\s+)?(?:HVD|HOROVOD)_SECRET_KEY\b")
-_OURS = re.compile(
-    r"srun(?: --het-group=0-[0-9]+ --cpu-bind=none)?(?: --cpus-per-task=[0-9]+)?"
-    r"(?: --ntasks=([1-9][0-9]{0,5}) --distribution=plane=[0-9]+)? ([^-].*)",
-    re.DOTALL,
-)
-_EXPANDED = re.compile(r"[$`]")
-_QUOTED = re.compile(r"'[^']*'|\"[^\"$`\\]*\"|\\.", re.DOTALL)
-_COUNT = re.compile(r"[1-9][0-9]{0,5}", re.ASCII)
-_SHORT_ALONE, _ATTACHED = frozenset("lukKQvsXOHZEI"), 2
-_ALONE = {
-    *("contiguous", "disable-status", "exact", "exclusive", "interactive", "join", "kill-on-bad-exit", "label"),
-    *("no-allocate", "no-kill", "overcommit", "overlap", "oversubscribe", "preserve-env", "pty", "quiet", "reboot"),
-    *("quit-on-interrupt", "send-libs", "spread-job", "test-only", "unbuffered", "use-min-nodes", "verbose", "whole"),
-}
-"""Flags of srun without a value; all others have one."""
+_SHEBANG = re.compile(r"#![ \t]*(?:/usr/bin/env[ \t]+)?(\S+)(?:[ \t]+-(\S+))?")
 
 
-def starts_ranks(text: str) -> bool:
-    """Return whether a line starts with a launcher."""
-    return (
-        re.match(r"(?:\S*/)?srun\s", text) is not None or mpirun.matches(text, "") or mpirun.matches_horovod(text, "")
-    )
-
-
-def is_ours(text: str) -> bool:
-    """Return whether a line was added by our writers, before or between steps."""
-    return (
-        text == shell_lines.BARRIER
-        or _SECRET.match(text) is not None
-        or re.fullmatch(r"set\s+[-+].*", text) is not None
-    )
-
-
-def of_line(text: str, name: str) -> MpirunLine:
-    """Parse a launcher's line; any other line is a step.
-
-    Raises
-    ------
-    JobError
-        A flag is unknown, or its value is invalid.
-    """
-    text = text.removeprefix("exec ")
-    if ours := shell_lines.of_hvdrun(text):
-        step, np, interfaces = ours
-        return MpirunLine("horovodrun", np, interfaces=interfaces, steps=(step,))
-    if not starts_ranks(text):
-        return MpirunLine(steps=(text,))
-    line = _srun(text, name) if re.match(r"(?:\S*/)?srun\s", text) else mpirun.parse(text, name)
-    return msgspec.structs.replace(line, steps=tuple(map(shell_lines.unwrapped, line.steps)))
-
-
-def of_words(command: Sequence[str], name: str) -> MpirunLine:
-    """Parse a container's command: a launcher's line, a shell script of such lines, or a step.
-
-    Raises
-    ------
-    JobError
-        See ``of_line``.
-    """
-    script = _script(command)
-    if script is None:
-        return of_line(shlex.join(command), name) if command else MpirunLine()
-    return of_script(script, name) or MpirunLine(steps=(script,))
-
-
-def of_script(text: str, name: str) -> MpirunLine | None:
-    """Parse a script whose lines all start ranks or change the folder; return None for any other script.
-
-    Raises
-    ------
-    JobError
-        See ``of_line``.
-    """
-    parsed, workdir = [], ""
-    for number, line in shell_lines.logical(text, name):
-        if is_ours(line):
-            continue
-        if folder := moved(line):
-            workdir = folder
-        elif starts_ranks(line.removeprefix("exec ")):
-            parsed.append(of_line(line, f"{name}: line {number} of its script"))
-        else:
-            return None
-    return msgspec.structs.replace(together(parsed), workdir=workdir) if parsed else None
-
-
-def fit(line: MpirunLine, replicas: Sequence[Replica], document: Document, path: Path) -> int:
-    """Return the number of ranks that a line starts on the replicas of a file; 0: one for each slot.
-
-    Raises
-    ------
-    JobError
-        The replicas have fewer slots than ranks; the position is that of the command.
-    """
-    try:
-        return line.fit(replicas)
-    except JobError as error:
-        raise document.error(path, str(error)) from None
-
-
-def moved(line: str) -> str:
-    """Return the folder of ``cd FOLDER``, or an empty string for any other line."""
-    parts = _words(line) if line.startswith("cd ") and not expands(line) else []
-    return parts[1] if len(parts) == 2 else ""  # noqa: PLR2004 - cd, the folder
-
-
-def expands(line: str) -> bool:
-    """Return whether a shell would expand a part of the line."""
-    return _EXPANDED.search(_QUOTED.sub("", line)) is not None
-
-
-def together(parsed: Sequence[MpirunLine], slots: int = 0) -> MpirunLine:
-    """Merge lines: their steps in order, and the maximum number of ranks, 0 for all ``slots``."""
-    whole = any(line.np in {0, slots} for line in parsed)
-    most = 0 if whole else max((line.np for line in parsed), default=0)
-    fewer = [line for line in parsed if line.np not in {0, slots, most}]
-    ignored = [f"`{line.steps[0]}` asks for {plural(line.np, 'rank')}: all run it" for line in fewer if line.steps]
-    return MpirunLine(
-        parsed[0].kind if parsed else "",
-        np=most,
-        environment=_unique(variable for line in parsed for variable in line.environment),
-        workdir=next((line.workdir for line in parsed if line.workdir), ""),
-        interfaces=_unique(interface for line in parsed for interface in line.interfaces),
-        steps=tuple(step for line in parsed for step in line.steps),
-        warnings=_unique([*(warning for line in parsed for warning in line.warnings), *ignored]),
-    )
-
-
-def _unique(items: Iterable[_T]) -> tuple[_T, ...]:
-    return tuple(dict.fromkeys(items))
-
-
-def _script(command: Sequence[str]) -> str | None:
-    """Return the script of ``sh -c SCRIPT``, ``/bin/bash -ec SCRIPT``."""
-    shell = len(command) == 3 and _SHELL.fullmatch(command[0]) and _OPTIONS.fullmatch(command[1])  # noqa: PLR2004
-    return command[2] if shell else None
-
-
-def _srun(text: str, name: str) -> MpirunLine:
-    ours = _OURS.fullmatch(text)
-    if ours and shell_lines.is_wrapped(ours[2]):
-        return MpirunLine("slurm", np=int(ours[1] or 0), steps=(ours[2],))
-    line = words(text, name)
-    index, np = 1, 0
-    while index < len(line) and line[index].value.startswith("-"):
-        flag, value, count = _flag(line, index)
-        if flag in {"-n", "--ntasks"}:
-            if not _COUNT.fullmatch(value):
-                raise JobError(f"{name}: {flag} {value}: must be a whole number of tasks, at least 1.")
-            np = int(value)
-        index += count
-    refuse_operators(line[index:], name)
-    return MpirunLine("slurm", np=np, steps=(" ".join(word.raw for word in line[index:]),) if line[index:] else ())
-
-
-def _flag(line: Sequence[ShellWord], index: int) -> tuple[str, str, int]:
-    """Return a flag, its value, and the number of words."""
-    text = line[index].value
-    following = line[index + 1].value if index + 1 < len(line) else ""
-    if text.startswith("--"):
-        flag, equals, value = text.partition("=")
-        return (flag, value, 1) if equals or flag[2:] in _ALONE else (flag, following, 2)
-    if text[1:2] in _SHORT_ALONE or len(text) > _ATTACHED:
-        return text[:2], text[2:], 1
-    return text, following, 2
-
-
-def _words(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return []
-
-
-_EXPORT = re.compile(r"export\s+[A-Za-z_]", re.ASCII)
-_SHOWN = 60
-
-
-class _Parsed(NamedTuple):
-    started: list[MpirunLine]
-    variables: dict[str, str | None]
-    warnings: list[str]
-
-
-def read_body(text: str, name: str, slots: int) -> MpirunLine:
-    """Parse the lines and merge them; ``slots`` is the number of ranks for which the head reserves resources.
-
-    Raises
-    ------
-    JobError
-        A launcher's flag is unknown, or a quote is not closed.
-    """
-    parsed, workdir = _Parsed([], {}, []), ""
-    for number, line in shell_lines.logical(text, name):
-        if folder := moved(line):
-            workdir = folder
-        elif not is_ours(line):
-            _parse(line, f"{name}:{number}", parsed)
-    merged = together(parsed.started, slots)
-    of_launchers = {variable.name: variable.value for variable in merged.environment}
-    return msgspec.structs.replace(
-        merged,
-        environment=tuple(Variable(key, value) for key, value in (parsed.variables | of_launchers).items()),
-        workdir=workdir or merged.workdir,
-        warnings=(*merged.warnings, *parsed.warnings),
-    )
-
-
-def _parse(line: str, where: str, parsed: _Parsed) -> None:
-    if _EXPORT.match(line) and not expands(line):
-        for word in shlex.split(line)[1:]:
-            name, equals, value = word.partition("=")
-            parsed.variables[name] = value if equals else None
-    elif starts_ranks(line.removeprefix("exec ")):
-        parsed.started.append(of_line(line, where))
-    else:
-        shown = line if len(line) <= _SHOWN else line[: _SHOWN - 3] + "..."
-        parsed.warnings.append(f"{where}: `{' '.join(shown.split())}` is ignored: it is run once, not by the ranks")
+def body_settings(text: str, lines: MpirunLine) -> list[PlatformField]:
+    """Return the set-up of a script, with its shell: the set-up may need one that is not ``sh``."""
+    shebang = _SHEBANG.match(text)
+    fields = [*lines.platform_fields]
+    login = "l" if shebang and "l" in (shebang[2] or "") else ""
+    if shebang and shebang[1].rpartition("/")[2] != "sh" and (fields or login):
+        path = shebang[1] if "/" in shebang[1] else f"/bin/{shebang[1]}"
+        fields.append(PlatformField(platform_fields.SHELL, [path, f"-{login}ec"], shebang[0]))
+    return fields
 
 
 _BSUB = re.compile(r"^#BSUB\b", re.MULTILINE)
 _BSUB_ALONE = {"hl", "x", "I", "Ip", "Is", "IS", "ISp", "ISs", "IX", "K", "r", "rn", "H", "N", "B", "XF"}
+_BSUB_READ = {"n", "R", "gpu", "J", "cwd", "M", "hl", "nnodes"}
+_JOB_NAME = re.compile(r"\[[0-9,:-]+\](?:%[0-9]+)?$", re.ASCII)
+_SECTION = re.compile(r"([a-z]+)\[([^\[\]]*)\]")
+_TILE_READ = re.compile(r"\bptile=[0-9]+|\bhosts=1\b", re.ASCII)
+_MEMORY_READ = re.compile(r"\bmem=[0-9.]+[A-Za-z]*(?:/task|/host|/job)?", re.ASCII)
+_CORES_READ = re.compile(r"^(?:core|thread)(?:\([0-9]+\))?", re.ASCII)
 _KIBIBYTE = 1024
 _TILE = re.compile(r"span\[[^\[\]]*?\bptile=([1-9][0-9]{0,5})")
 _ONE_HOST = re.compile(r"span\[[^\[\]]*?\bhosts=1\b")
@@ -342,25 +136,69 @@ def read_bsub(text: str, name: str) -> JobSpec:
         The script is invalid; the message has the line and flag.
     """
     head = _bsub_head(text, name)
+    counted = "n" in head or "nnodes" not in head
     ranks = Directive("n", head.text("n").split(",")[0] or "1", head["n"].where if "n" in head else name).count()
-    slots = _slots(head, ranks)
-    hosts = -(-ranks // slots)
-    lines = read_body(text, name, ranks)
+    hosts = head["nnodes"].count() if "nnodes" in head else 0
+
+    def room(lines: Sequence[MpirunLine]) -> tuple[int, int]:
+        """Return the numbers of hosts and of slots of a host."""
+        most = max((line.np for line in lines), default=0)
+        per_host = max((line.per_host for line in lines), default=0)
+        if hosts:
+            return hosts, per_host or -(-(most or (ranks if counted else 0)) // hosts) or 1
+        slots = _slots(head, ranks)
+        return -(-ranks // slots), slots
+
+    values = {"LSB_DJOB_NUMPROC": str(ranks), "LSB_MAX_NUM_PROCESSORS": str(ranks)} if counted else {}
+    lines = read_body(text, name, values, lambda started: math.prod(room(started)))
+    hosts, slots = room([lines])
     resources = _bsub_resources(head, slots, hosts)
-    np = lines.np or ranks
+    if resources == Resources():
+        resources = lines.resources
+    np = lines.np or (ranks if counted else hosts * slots)
     if np > hosts * slots:
-        raise JobError(f"{name}: {np} ranks do not fit: -n gives {plural(hosts * slots, 'slot')}.")
+        raise JobError(f"{name}: {np} ranks do not fit: the job has {plural(hosts * slots, 'slot')}.")
     return JobSpec(
         "lsf",
         tuple(Replica("worker", index, slots=slots, resources=resources) for index in range(hosts)),
         steps=lines.steps,
         np=0 if np == hosts * slots else np,
         environment=lines.environment,
-        name=head.text("J"),
+        name=_JOB_NAME.sub("", head.text("J")),
         workdir=head.text("cwd") or lines.workdir,
         interfaces=lines.interfaces,
         warnings=lines.warnings,
+        platform_fields=(*_bsub_settings(head), *body_settings(text, lines)),
     )
+
+
+def _bsub_settings(head: Head) -> list[PlatformField]:
+    """Return the settings of a script, with the parts of -J, -R and -gpu that are not read."""
+    array = _JOB_NAME.search(head.text("J"))
+    sections = _SECTION.findall(head.text("R"))
+    rest = {
+        "array": array[0] if array else "",
+        "R": " ".join(filter(None, map(_other_requirement, sections))),
+        "affinity": _CORES_READ.sub("", next((part for name, part in sections if name == "affinity"), "")).strip(":"),
+        "gpu": ":".join(option for option in head.text("gpu").split(":") if option[:4] not in {"num=", "-", ""}),
+    }
+    flags = {"array": "J", "R": "R", "affinity": "R", "gpu": "gpu"}
+    parts = [
+        PlatformField(f"lsf.{name}", text, f"{head[flags[name]].where} -{flags[name]} {text}")
+        for name, text in rest.items()
+        if text
+    ]
+    return [*head.settings("lsf", _BSUB_READ, "-"), *parts]
+
+
+def _other_requirement(section: tuple[str, str]) -> str:
+    """Return the part of a section of -R that is not read: ``select[...]``, ``rusage[lic=1]``."""
+    name, text = section
+    if name == "affinity":
+        return ""
+    read = {"span": _TILE_READ, "rusage": _MEMORY_READ}.get(name)
+    rest = read.sub("", text).strip(":,") if read else text
+    return f"{name}[{rest}]" if rest else ""
 
 
 def _bsub_head(text: str, name: str) -> Head:
@@ -401,12 +239,54 @@ def _bsub_resources(head: Head, slots: int, hosts: int) -> Resources:
 
 _SBATCH = re.compile(r"^#SBATCH\b", re.MULTILINE)
 _APART = {"hetjob", "packjob"}
-_LONG = {"J": "job-name", "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "D": "chdir", "G": "gpus"}
+_LONG = {
+    "J": "job-name",
+    "N": "nodes",
+    "n": "ntasks",
+    "c": "cpus-per-task",
+    "D": "chdir",
+    "G": "gpus",
+    "A": "account",
+    "a": "array",
+    "B": "extra-node-info",
+    "b": "begin",
+    "C": "constraint",
+    "d": "dependency",
+    "e": "error",
+    "F": "nodefile",
+    "H": "hold",
+    "i": "input",
+    "k": "no-kill",
+    "L": "licenses",
+    "M": "clusters",
+    "m": "distribution",
+    "O": "overcommit",
+    "o": "output",
+    "p": "partition",
+    "Q": "quiet",
+    "q": "qos",
+    "S": "core-spec",
+    "s": "oversubscribe",
+    "t": "time",
+    "v": "verbose",
+    "W": "wait",
+    "w": "nodelist",
+    "x": "exclude",
+}
+_SBATCH_READ = {
+    *("job-name", "nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "chdir", "mem", "mem-per-cpu"),
+    *("gpus", "gpus-per-node", "gpus-per-task", "gres"),
+}
 _SBATCH_ALONE = {
     *("contiguous", "exclusive", "get-user-env", "hold", "ignore-pbs", "no-kill", "no-requeue", "overcommit", "quiet"),
     *("oversubscribe", "parsable", "reboot", "requeue", "spread-job", "test-only", "use-min-nodes", "verbose", "wait"),
 }
 _SBATCH_SHORT_ALONE = frozenset("HkOQsvW")
+_MODEL = r"([A-Za-z_][\w.-]*):[0-9]"
+_GPU_MODELS = {
+    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task"), re.compile(rf"^(?:gpu:)?{_MODEL}", re.ASCII)),
+    "gres": re.compile(rf"(?:^|,)gpu:{_MODEL}", re.ASCII),
+}
 _SBATCH_GPUS = re.compile(r"(?:gpu:)?(?:[A-Za-z_][\w.-]*:)?([0-9]{1,5})", re.ASCII)
 _TOGETHER = re.compile(r"^\s*srun\s[^#\n]*--(?:het|pack)-group", re.MULTILINE)
 _NODES = re.compile(r"([0-9]{1,6})(?:-[0-9]{1,6})?", re.ASCII)
@@ -427,11 +307,17 @@ def read_sbatch(text: str, name: str) -> JobSpec:
     """
     heads = _sbatch_heads(text, name)
     alone = len(heads) > 1 and not _TOGETHER.search(text)
-    replicas: list[Replica] = []
-    for head in heads[:1] if alone else heads:
-        replicas += _replicas(head, len(replicas))
+
+    def room(lines: Sequence[MpirunLine]) -> list[Replica]:
+        replicas: list[Replica] = []
+        for head in heads[:1] if alone else heads:
+            replicas += _replicas(head, len(replicas), lines)
+        return replicas
+
+    values = _values_of(heads[0]) if len(heads) == 1 else {}
+    lines = read_body(text, name, values, lambda started: sum(replica.slots for replica in room(started)))
+    replicas = room([lines] if lines.kind else [])
     slots = sum(replica.slots for replica in replicas)
-    lines = read_body(text, name, slots)
     tasks = heads[0]["ntasks"].count() if "ntasks" in heads[0] and len(heads) == 1 else 0
     np = lines.np or tasks
     warnings = [*lines.warnings, *(["srun without --het-group uses the first component alone"] if alone else [])]
@@ -445,7 +331,30 @@ def read_sbatch(text: str, name: str) -> JobSpec:
         workdir=heads[0].text("chdir") or lines.workdir,
         interfaces=lines.interfaces,
         warnings=tuple(warnings),
+        platform_fields=(*_sbatch_settings(heads), *body_settings(text, lines)),
     )
+
+
+def _sbatch_settings(heads: Sequence[Head]) -> list[PlatformField]:
+    """Return the settings of a script; those of further components of a heterogeneous job have no writer."""
+    first = heads[0]
+    fields = first.settings("slurm", _SBATCH_READ, "--")
+    for number, head in enumerate(heads[1:], 1):
+        rows = head.settings("slurm", _SBATCH_READ, "--")
+        fields += [PlatformField(f"hetjob {number} {row.name}", row.value, row.source) for row in rows]
+    types = {match[1] for flag, model in _GPU_MODELS.items() for match in model.finditer(first.text(flag))}
+    fields += [
+        PlatformField(platform_fields.GPU_TYPE, name, f"the GPU model {name}") for name in types if len(types) == 1
+    ]
+    generic = [part for part in first.text("gres").split(",") if part and part.split(":")[0] != "gpu"]
+    if generic:
+        fields.append(
+            PlatformField("slurm.gres", ",".join(generic), f"{first['gres'].where} --gres={','.join(generic)}")
+        )
+    if "-" in first.text("nodes"):
+        source = f"{first['nodes'].where} --nodes={first.text('nodes')}"
+        fields.append(PlatformField("nodes", first.text("nodes"), source, "the plan has the smaller number"))
+    return fields
 
 
 def _sbatch_heads(text: str, name: str) -> list[Head]:
@@ -478,12 +387,46 @@ def _directive(words: list[str], index: int, where: str) -> tuple[Directive, int
     return (Directive(flag, text[2:], where), 1) if alone else (Directive(flag, following, where), 2)
 
 
-def _replicas(head: Head, first: int) -> list[Replica]:
-    tasks = head["ntasks"].count() if "ntasks" in head else 0
-    nodes = _nodes(head) or (-(-tasks // _per_node(head)) if tasks and _per_node(head) else 1)
-    slots = _per_node(head) or -(-tasks // nodes) or 1
+def _values_of(head: Head) -> dict[str, str]:
+    """Return the variables of a job that follow from its directives."""
+    tasks, per_node = _tasks(head), _per_node(head)
+    nodes = _node_count(head)
+    gpus = _gpus(head, per_node or 1, nodes)
+    values = {
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes),
+        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), tasks or per_node * nodes),
+        "SLURM_NTASKS_PER_NODE": per_node,
+        "SLURM_CPUS_PER_TASK": head["cpus-per-task"].count() if "cpus-per-task" in head else 0,
+        **dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), gpus or 0),
+    }
+    return {name: str(value) for name, value in values.items() if value}
+
+
+def _tasks(head: Head) -> int:
+    return head["ntasks"].count() if "ntasks" in head else 0
+
+
+def _node_count(head: Head) -> int:
+    tasks = _tasks(head)
+    return _nodes(head) or (-(-tasks // _per_node(head)) if tasks and _per_node(head) else 1)
+
+
+def _replicas(head: Head, first: int, lines: Sequence[MpirunLine]) -> list[Replica]:
+    nodes = _node_count(head)
+    slots = _per_node(head) or -(-_tasks(head) // nodes) or _started_per_node(lines, nodes, _gpus(head, 1, nodes))
     resources = _sbatch_resources(head, slots, nodes)
     return [Replica("worker", first + index, slots=slots, resources=resources) for index in range(nodes)]
+
+
+def _started_per_node(lines: Sequence[MpirunLine], nodes: int, gpus: int | None) -> int:
+    """Return the ranks of a node if the head requests no tasks, as in the job itself.
+
+    Launcher lines say how many; else srun starts a task on each node, and hvdrun a rank for each GPU.
+    """
+    most, per_node = (max((getattr(line, name) for line in lines), default=0) for name in ("np", "per_host"))
+    if most or per_node:
+        return per_node or -(-most // nodes)
+    return 1 if any(line.kind == "slurm" for line in lines) else gpus or 1
 
 
 def _nodes(head: Head) -> int:

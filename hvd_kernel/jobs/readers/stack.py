@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 
 from hvd_kernel.jobs.documents import Document, Path, parse_all
-from hvd_kernel.jobs.readers import scripts
+from hvd_kernel.jobs.readers import launch_lines, settings
 from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, RendezvousAddress, Replica, Resources, Variable, size
 
 _LOOKS = re.compile(r"^[\"']?services[\"']?:\s*(#.*)?$", re.MULTILINE)
@@ -87,7 +87,7 @@ def read(text: str, name: str) -> JobSpec:
     variables = _variables(document, path, service.environment)
     of_writer = {name: variables.pop(name) or "" for name in _OWN if name in variables}
     words = [*_words(document, path, service.entrypoint), *_words(document, path, service.command)]
-    line = scripts.of_words(words, name)
+    line = launch_lines.of_words(words, name)
     resources = _resources(document, (*path, "deploy", "resources"), service.deploy.resources)
     slots = _whole(document, path, of_writer, "HVD_JOB_SLOTS") or 1
     replicas = tuple(
@@ -98,7 +98,7 @@ def read(text: str, name: str) -> JobSpec:
         "swarm",
         replicas,
         steps=line.steps,
-        np=scripts.fit(line, replicas, document, (*path, "command")),
+        np=launch_lines.fit(line, replicas, document, (*path, "command")),
         environment=_merged(variables, line.environment),
         name=service_name,
         image=_plain(service.image),
@@ -106,6 +106,7 @@ def read(text: str, name: str) -> JobSpec:
         rendezvous=RendezvousAddress(f"tasks.{service_name}", port) if "HVD_SWARM_SLOT" in of_writer else None,
         interfaces=line.interfaces,
         warnings=line.warnings,
+        platform_fields=(*settings.of_stack(document.value, service_name, replicas), *line.platform_fields),
     )
 
 

@@ -1,7 +1,7 @@
 """Job writers, from a JobSpec to the text of a platform's file. Reading a written file returns the same JobSpec.
 
-Settings that a platform does not support become comments at the start of the file; missing required settings raise a
-``JobError`` with the field and the remedy.
+Settings that a platform does not support become comments at the start of the file, and ``Written.losses``; missing
+required settings raise a ``JobError`` with the field and the remedy.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from types import MappingProxyType
 
 from hvd_kernel.jobs.spec import JobError, JobSpec
 from hvd_kernel.jobs.writers import batch, kubernetes, swarm
-from hvd_kernel.jobs.writers.common import OPTION_KINDS, WriterOptions
+from hvd_kernel.jobs.writers.common import OPTION_KINDS, WriterOptions, Written
 
-Writer = Callable[[JobSpec, WriterOptions], str]
+Writer = Callable[[JobSpec, WriterOptions], Written]
 
 WRITERS: Mapping[str, Writer] = MappingProxyType(
     {
@@ -26,11 +26,11 @@ WRITERS: Mapping[str, Writer] = MappingProxyType(
     }
 )
 
-__all__ = ["OPTION_KINDS", "WRITERS", "Writer", "WriterOptions", "write"]
+__all__ = ["OPTION_KINDS", "WRITERS", "Writer", "WriterOptions", "Written", "convert", "write"]
 
 
-def write(spec: JobSpec, kind: str, options: WriterOptions = WriterOptions()) -> str:  # noqa: B008 - WriterOptions is frozen
-    """Return the file that starts a job on a platform.
+def convert(spec: JobSpec, kind: str, options: WriterOptions = WriterOptions()) -> Written:  # noqa: B008 - WriterOptions is frozen
+    """Return the file that starts a job on a platform, and what of the job it does not have.
 
     Raises
     ------
@@ -40,3 +40,14 @@ def write(spec: JobSpec, kind: str, options: WriterOptions = WriterOptions()) ->
     if kind not in WRITERS:
         raise JobError(f"{kind!r} is not a kind of file that is written: there are {', '.join(WRITERS)}.")
     return WRITERS[kind](spec, options)
+
+
+def write(spec: JobSpec, kind: str, options: WriterOptions = WriterOptions()) -> str:  # noqa: B008 - WriterOptions is frozen
+    """Return the text of ``convert``.
+
+    Raises
+    ------
+    JobError
+        See ``convert``.
+    """
+    return convert(spec, kind, options).text

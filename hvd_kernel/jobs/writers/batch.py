@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from hvd_kernel.jobs import shell_lines
+from hvd_kernel.jobs import platform_fields, shell_lines
+from hvd_kernel.jobs.manifests import top
 from hvd_kernel.jobs.shell_lines import quoted
 from hvd_kernel.jobs.spec import JobError, JobSpec, Replica, Resources
 from hvd_kernel.jobs.writers import common
-from hvd_kernel.jobs.writers.common import WriterOptions
+from hvd_kernel.jobs.writers.common import WriterOptions, Written
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
@@ -67,13 +68,41 @@ def script_body(spec: JobSpec, commands: Sequence[str]) -> str:
             continue
         value = "" if variable.value is None else f"={quoted(checked(variable.value, variable.name))}"
         exports.append(f"export {variable.name}{value}")
-    return "".join(f"{line}\n" for line in (*exports, *(checked(line, "steps") for line in commands)))
+    setup = [checked(line, "setup") for line in platform_fields.setup(spec)]
+    return "".join(f"{line}\n" for line in (*exports, *setup, *(checked(line, "steps") for line in commands)))
+
+
+def settings(
+    spec: JobSpec, kind: str, write: Callable[[str, str | bool], str], elsewhere: Sequence[str] = ()
+) -> tuple[list[str], list[str]]:
+    """Return the directives of the job's settings, and a sentence for each setting without one.
+
+    Parameters
+    ----------
+    spec
+        The job.
+    kind
+        Platform of the script.
+    write
+        Function that returns the directive of a flag and its value.
+    elsewhere
+        Names of settings that the writer puts into its other directives.
+    """
+    rows = [row for row in platform_fields.flags(spec, kind) if row[2] not in elsewhere]
+    names = {platform_fields.SETUP, platform_fields.SHELL, *elsewhere, *(name for _, _, name in rows)}
+    carried = platform_fields.fields(spec, tuple(names))
+    return [write(flag, value) for flag, value, _ in rows], platform_fields.losses(spec, kind, carried)
+
+
+def shebang(spec: JobSpec) -> str:
+    """Return the first line of a script; the shell of containers' scripts may be sh, which is part of bash."""
+    path, options = next(iter(platform_fields.named(spec, platform_fields.SHELL)), ("/bin/bash", ""))
+    return f"#!{path if '/' in path else f'/bin/{path}'}{' -l' if 'l' in options else ''}"
 
 
 def lost(spec: JobSpec) -> list[str]:
-    """Return a sentence for each setting that a batch script does not support."""
-    image = [f"the image {spec.image} is left out: ranks run in the environment of the cluster"] if spec.image else []
-    return image + common.kept_secret(spec, "each run has one of its own")
+    """Return a sentence for each part of a job that a batch script does not support."""
+    return [f"the image {spec.image} is left out: ranks run in the environment of the cluster"] if spec.image else []
 
 
 def rendezvous_notes(spec: JobSpec) -> list[str]:
@@ -85,7 +114,7 @@ def rendezvous_notes(spec: JobSpec) -> list[str]:
     return [sentence for sentence, holds in sentences.items() if holds]
 
 
-def write_lsf(spec: JobSpec, _options: WriterOptions) -> str:
+def write_lsf(spec: JobSpec, _options: WriterOptions) -> Written:
     """Return the script.
 
     Raises
@@ -95,28 +124,40 @@ def write_lsf(spec: JobSpec, _options: WriterOptions) -> str:
     """
     shape = common.Shape(spec)
     replica = shape.alike("LSF job")
-    notes = [*shape.notes, *common.lost(spec, "LSF"), *lost(spec)]
+    fields, left_out = settings(spec, "lsf", _bsub_flag, ("lsf.array", "lsf.R", "lsf.affinity", "lsf.gpu"))
+    losses = [*shape.notes, *common.lost(spec, "LSF"), *lost(spec), *left_out]
+    notes = common.kept_secret(spec, "each run has one of its own")
     if spec.rendezvous is not None:
         notes.append("the ranks meet at the address of hvdrun")
-    values = {"-J": spec.name, "-cwd": spec.workdir}
+    array = "".join(platform_fields.named(spec, "lsf.array"))
+    values = {"-J": spec.name + array, "-cwd": spec.workdir}
     directives = [f"{flag} {word(value, flag.lstrip('-'))}" for flag, value in values.items() if value]
-    directives += [f"-n {shape.size}", f'-R "span[ptile={replica.slots}]"', *_resources(replica, notes)]
+    directives += [*fields, f"-n {shape.size}", f'-R "span[ptile={replica.slots}]"', *_resources(replica, notes, spec)]
+    directives += [f"-R {word(text, 'R')}" for text in platform_fields.named(spec, "lsf.R")]
     body = script_body(spec, [shell_lines.hvdrun(step, interfaces=spec.interfaces) for step in common.steps(spec)])
-    comment = common.head(f"{shape.counted('host')}, by LSF", ["  bsub < FILE"], notes)
-    return f"#!/bin/bash\n{comment}{''.join(f'#BSUB {directive}' + chr(10) for directive in directives)}set -e\n{body}"
+    comment = common.head(f"{shape.counted('host')}, by LSF", ["  bsub < FILE"], [*losses, *notes])
+    head = "".join(f"#BSUB {directive}\n" for directive in directives)
+    return Written(f"{shebang(spec)}\n{comment}{head}set -e\n{body}", common.on_one_line(losses))
 
 
-def _resources(replica: Replica, notes: list[str]) -> list[str]:
+def _bsub_flag(flag: str, value: str | bool) -> str:
+    return f"-{flag}" if value is True else f"-{flag} {word(str(value), flag)}"
+
+
+def _resources(replica: Replica, notes: list[str], spec: JobSpec) -> list[str]:
     required, directives = replica.resources, []
-    cpu = common.top(required.cpu)
-    if cpu is not None:
-        directives.append(f'-R "affinity[core({_cores(cpu, replica, notes)})]"')
+    cpu = top(required.cpu)
+    affinity = [f"core({_cores(cpu, replica, notes)})"] if cpu is not None else []
+    affinity += platform_fields.named(spec, "lsf.affinity")
+    if affinity:
+        directives.append(f'-R "affinity[{":".join(affinity)}]"')
     if required.memory_bytes.request is not None:
         directives.append(f'-R "rusage[mem={common.mebibytes(required.memory_bytes.request, "memory", notes)}MB/host]"')
     if required.memory_bytes.limit is not None:
         directives.append(f"-hl -M {common.mebibytes(required.memory_bytes.limit, 'memory', notes)}MB")
     if required.gpus is not None:
-        directives += [f'-gpu "num={required.gpus}/host"'] if required.gpus else []
+        options = "".join(f":{text}" for text in platform_fields.named(spec, "lsf.gpu"))
+        directives += [f'-gpu "num={required.gpus}/host{options}"'] if required.gpus else []
     if (
         required.cpu.request is not None
         and required.cpu.limit is not None
@@ -142,7 +183,7 @@ export HVD_SECRET_KEY
 Group = Sequence[Replica]
 
 
-def write_slurm(spec: JobSpec, _options: WriterOptions) -> str:
+def write_slurm(spec: JobSpec, _options: WriterOptions) -> Written:
     """Return the script.
 
     Raises
@@ -154,15 +195,23 @@ def write_slurm(spec: JobSpec, _options: WriterOptions) -> str:
     groups = [list(same) for _, same in groupby(shape.replicas, lambda replica: (replica.slots, replica.resources))]
     if shape.np and len(groups) > 1:
         groups = _trimmed(groups, shape)
-    notes = [*shape.notes, *common.lost(spec, "Slurm"), *lost(spec), *rendezvous_notes(spec)]
-    directives = _job(spec)
+    fields, left_out = settings(spec, "slurm", _sbatch_flag, (platform_fields.GPU_TYPE,))
+    losses = [*shape.notes, *common.lost(spec, "Slurm"), *lost(spec), *left_out]
+    notes = [*common.kept_secret(spec, "each run has one of its own"), *rendezvous_notes(spec)]
+    directives = [*_job(spec), *fields]
+    gpu_type = "".join(f"{value}:" for value in platform_fields.named(spec, platform_fields.GPU_TYPE))
     for number, group in enumerate(groups):
         directives += ["hetjob"] if number else []
-        directives += _component(group, _filled(groups), notes)
+        directives += _component(group, _filled(groups), notes, gpu_type)
     body = script_body(spec, [f"{_srun(groups, shape)} {shell_lines.wrapped(step)}" for step in common.steps(spec)])
-    comment = common.head(f"{shape.counted('node')}, by Slurm", ["  sbatch FILE"], notes)
+    comment = common.head(f"{shape.counted('node')}, by Slurm", ["  sbatch FILE"], [*losses, *notes])
     head = "".join(f"#SBATCH {directive}\n" for directive in directives)
-    return f"#!/bin/bash\n{comment}{head}set -e\n{_KEY if len(shape.replicas) > 1 else ''}{body}"
+    text = f"{shebang(spec)}\n{comment}{head}set -e\n{_KEY if len(shape.replicas) > 1 else ''}{body}"
+    return Written(text, common.on_one_line(losses))
+
+
+def _sbatch_flag(flag: str, value: str | bool) -> str:
+    return f"--{flag}" if value is True else f"--{flag}={word(str(value), flag)}"
 
 
 def _job(spec: JobSpec) -> list[str]:
@@ -189,10 +238,10 @@ def _filled(groups: Sequence[Group]) -> set[str]:
 
 
 def _amounts(resources: Resources) -> dict[str, float | None]:
-    return {"cpu": common.top(resources.cpu), "memory": common.top(resources.memory_bytes), "gpus": resources.gpus}
+    return {"cpu": top(resources.cpu), "memory": top(resources.memory_bytes), "gpus": resources.gpus}
 
 
-def _component(group: Group, elsewhere: set[str], notes: list[str]) -> list[str]:
+def _component(group: Group, elsewhere: set[str], notes: list[str], gpu_type: str) -> list[str]:
     first = group[0]
     amounts = _amounts(first.resources)
     directives = [f"--nodes={len(group)}", f"--ntasks-per-node={first.slots}"]
@@ -201,7 +250,7 @@ def _component(group: Group, elsewhere: set[str], notes: list[str]) -> list[str]
     if amounts["memory"] or "memory" in elsewhere:
         directives.append(f"--mem={common.mebibytes(amounts['memory'] or 0, 'memory', notes)}M")
     if amounts["gpus"] is not None or "gpus" in elsewhere:
-        directives.append(f"--gpus-per-node={first.resources.gpus or 0}")
+        directives.append(f"--gpus-per-node={gpu_type if first.resources.gpus else ''}{first.resources.gpus or 0}")
     for name, bounds in (("cpu", first.resources.cpu), ("memory", first.resources.memory_bytes)):
         if bounds.limit is not None and bounds.request is not None and bounds.request != bounds.limit:
             notes.append(f"{name}: the limit is requested, as in Slurm request and limit are the same")
@@ -209,7 +258,7 @@ def _component(group: Group, elsewhere: set[str], notes: list[str]) -> list[str]
 
 
 def _cpus(replica: Replica, notes: list[str]) -> int:
-    cpu = common.top(replica.resources.cpu) or replica.slots
+    cpu = top(replica.resources.cpu) or replica.slots
     per_rank = max(1, math.ceil(cpu / replica.slots))
     if per_rank * replica.slots != cpu:
         notes.append(f"{cpu:g} cores for {replica.slots} ranks became {per_rank} for each: Slurm counts whole ones")
@@ -221,6 +270,6 @@ def _srun(groups: Sequence[Group], shape: common.Shape) -> str:
     if len(groups) > 1:  # flags would apply to all components: let each task use all cores of its component
         return f"srun --het-group=0-{len(groups) - 1} --cpu-bind=none"
     first = groups[0][0]
-    cores = [] if common.top(first.resources.cpu) is None else [f"--cpus-per-task={_cpus(first, [])}"]
+    cores = [] if top(first.resources.cpu) is None else [f"--cpus-per-task={_cpus(first, [])}"]
     partly = [f"--ntasks={shape.np}", f"--distribution=plane={first.slots}"] if shape.np else []  # node by node
     return " ".join(["srun", *cores, *partly])

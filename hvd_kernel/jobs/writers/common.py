@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 
-from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Replica
+from hvd_kernel.jobs import manifests
+from hvd_kernel.jobs.spec import NO_COMMAND, JobError, JobSpec, Replica
 
 OPTION_KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"secret": ("job",), "shm_bytes": ("job", "mpijob", "swarm"), "port": ("job", "swarm"), "runtime": ("trainjob",)}
@@ -29,13 +31,13 @@ class WriterOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     port
         job, swarm: port of the rendezvous; 0: that of the job's rendezvous, or 61440.
     runtime
-        trainjob: name of a ClusterTrainingRuntime with an mpi policy.
+        trainjob: name of a ClusterTrainingRuntime with an mpi policy; empty: the job's, or deepspeed-distributed.
     """
 
     secret: str = ""
     shm_bytes: int = 0
     port: int = 0
-    runtime: str = "deepspeed-distributed"
+    runtime: str = ""
 
     def __post_init__(self) -> None:
         if self.shm_bytes < 0:
@@ -46,8 +48,14 @@ class WriterOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 PORT = 61440  # above Linux's range of ephemeral ports
 SECRETS = ("HVD_SECRET_KEY", "HOROVOD_SECRET_KEY")
-_GIBIBYTE = 2**30
 _SHOWN = 5
+
+
+class Written(NamedTuple):
+    """The text of a file, and a sentence for each part of the job that it does not have."""
+
+    text: str
+    losses: tuple[str, ...]
 
 
 class Shape:
@@ -148,7 +156,8 @@ def lost(spec: JobSpec, kind: str) -> list[str]:
         f"commands of single replicas are left out: {_some(commands)}": commands,
         f"must be installed there: {_some(spec.requires)}": spec.requires,
     }
-    return [sentence for sentence, holds in sentences.items() if holds] + list(spec.warnings)
+    warnings = [warning for warning in spec.warnings if not warning.endswith(NO_COMMAND)]
+    return [sentence for sentence, holds in sentences.items() if holds] + warnings
 
 
 def taken_over(spec: JobSpec) -> list[str]:
@@ -169,19 +178,18 @@ def kept_secret(spec: JobSpec, instead: str) -> list[str]:
 
 def head(does: str, how: Sequence[str], notes: Iterable[str]) -> str:
     """Return the comment at the start of a file: its purpose, how to submit it, and unsupported settings."""
-    comments = [f"note: {' '.join(note.split())}" for note in dict.fromkeys(notes)]
+    comments = [f"note: {note}" for note in on_one_line(notes)]
     return "".join(f"# {line}".rstrip() + "\n" for line in (f"{does}. Written by `hvdrun job write`.", *how, *comments))
+
+
+def on_one_line(sentences: Iterable[str]) -> tuple[str, ...]:
+    """Return sentences without line ends and duplicates."""
+    return tuple(dict.fromkeys(" ".join(sentence.split()) for sentence in sentences))
 
 
 def shm_bytes(replica: Replica, options: WriterOptions) -> int:
     """Return the size of /dev/shm."""
-    memory = top(replica.resources.memory_bytes)
-    return options.shm_bytes or (int(memory) // 2 if memory else replica.slots * _GIBIBYTE)
-
-
-def top(bounds: Bounds) -> float | None:
-    """Return the limit, or the request if there is no limit."""
-    return bounds.request if bounds.limit is None else bounds.limit
+    return options.shm_bytes or manifests.shm_bytes(replica)
 
 
 def mebibytes(number: float, resource: str, notes: list[str]) -> int:

@@ -19,18 +19,19 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped,unused-ignore]
 
-from hvd_kernel.jobs import shell_lines
+from hvd_kernel.jobs import manifests, platform_fields, shell_lines
+from hvd_kernel.jobs.manifests import GPU, INSTANCE, SHM_FOLDER, Manifest
+from hvd_kernel.jobs.platform_fields import GPU_RESOURCE, OBJECTS, SETUP, SHELL
 from hvd_kernel.jobs.readers import kubernetes
-from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Replica, Resources, binary, cores
+from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, PlatformField, Replica, Resources, binary, cores
 from hvd_kernel.jobs.writers import common
-from hvd_kernel.jobs.writers.common import SECRETS, WriterOptions, whole
+from hvd_kernel.jobs.writers.common import SECRETS, WriterOptions, Written, whole
 
-GPU = "nvidia.com/gpu"
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*", re.ASCII)
 _DOLLARS = re.compile(r"\$+(?=\()|\$\$+")
 _SAFE = re.compile(r"[A-Za-z/][\w ./:=,@+-]*[\w/.]", re.ASCII)
 _MILLI = 1000
-_SHM = {"name": "shm", "mountPath": "/dev/shm"}  # noqa: S108 - inside the container
+_SHELL = ("/bin/sh", "-ec")
 
 
 def checked_name(spec: JobSpec, last: str, kind: str) -> str:
@@ -53,7 +54,7 @@ def escaped(text: str) -> str:
     return _DOLLARS.sub(lambda match: match[0] * 2, text)
 
 
-def resources(required: Resources) -> dict[str, dict[str, str | int]]:
+def resources(required: Resources, gpu: str = GPU) -> dict[str, dict[str, str | int]]:
     """Return requests and limits; devices are limits, which are also requests in Kubernetes."""
     amounts_by_side: dict[str, dict[str, str | int]] = {"requests": {}, "limits": {}}
     for side, which in (("requests", "request"), ("limits", "limit")):
@@ -62,7 +63,7 @@ def resources(required: Resources) -> dict[str, dict[str, str | int]]:
             if value is not None:
                 amounts_by_side[side][name] = shown(value)
     if required.gpus is not None:
-        amounts_by_side["limits"][GPU] = required.gpus
+        amounts_by_side["limits"][gpu] = required.gpus
     return {side: amounts for side, amounts in amounts_by_side.items() if amounts}
 
 
@@ -87,7 +88,7 @@ def environment(spec: JobSpec, hvd_variables: dict[str, str], others: Sequence[s
     return [{"name": name, "value": escaped(value)} for name, value in (hvd_variables | of_job).items()]
 
 
-def container(name: str, spec: JobSpec, required: Resources, **more: Any) -> dict[str, Any]:
+def container(name: str, spec: JobSpec, required: Resources, **more: Any) -> Manifest:
     """Return a container with the job's image, without empty fields.
 
     Raises
@@ -97,19 +98,70 @@ def container(name: str, spec: JobSpec, required: Resources, **more: Any) -> dic
     """
     if not spec.image:
         raise JobError("image: a container needs one that has hvd_kernel in it: give it.")
-    fields: dict[str, Any] = {"name": name, "image": whole(spec.image, "image"), **more}
-    fields |= {"resources": resources(required), "volumeMounts": [_SHM]}
-    return {name: value for name, value in fields.items() if value or value == 0}
+    gpu = next(iter(platform_fields.named(spec, GPU_RESOURCE)), GPU)
+    return manifests.container(name, image=whole(spec.image, "image"), **more, resources=resources(required, gpu))
 
 
-def shell(script: str) -> dict[str, Any]:
-    """Return the command of a container that runs a script, up to the first line that fails."""
-    return {"command": ["/bin/sh", "-ec"], "args": [escaped(script)]}
+def shell(script: str, spec: JobSpec) -> Manifest:
+    """Return the command of a container that runs a script, by default up to the first line that fails."""
+    command = next(iter(platform_fields.named(spec, SHELL)), _SHELL)
+    return {"command": [*command], "args": [escaped(script)]}
 
 
-def volumes(shm_bytes: int) -> list[dict[str, Any]]:
-    """Return a volume in memory for /dev/shm, which has 64 MiB by default."""
-    return [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": binary(shm_bytes)}}]
+def script(spec: JobSpec, np: int, *, parts: int = 1, workdir: str = "") -> str:
+    """Return the script of a container: lines that run once, then hvdrun for each step."""
+    setup = [whole(line, SETUP) for line in platform_fields.setup(spec)]
+    steps = common.steps(spec)
+    return shell_lines.script(steps, np, spec.interfaces, parts=parts, workdir=workdir, setup=setup)
+
+
+def apply_settings(
+    spec: JobSpec, kind: str, manifest: Manifest, options: WriterOptions, *, workers: bool = True
+) -> list[str]:
+    """Put the job's settings into an object; return a sentence for each that it cannot have.
+
+    Raises
+    ------
+    JobError
+        A volume has the name of ours.
+    """
+    carried = platform_fields.fields(spec, (SETUP, SHELL, GPU_RESOURCE, OBJECTS))
+    for field in spec.platform_fields:
+        paths = platform_fields.paths(kind, field, spec.kind, workers=workers)
+        for path in paths:
+            platform_fields.put(manifest, path, _without_shm(field) if options.shm_bytes else field.value)
+        carried += [field] if paths else []
+    for place in (place for name, place in platform_fields.PLACES[kind].items() if name.endswith("pod")):
+        pod = platform_fields.at(manifest, place)
+        if pod:
+            _use_one_shm(pod)
+    return platform_fields.losses(spec, kind, carried)
+
+
+def _without_shm(field: PlatformField) -> Any:
+    if field.name.rpartition(".")[2] != "volumeMounts":
+        return field.value
+    return [mount for mount in field.value if mount.get("mountPath") != SHM_FOLDER]
+
+
+def _use_one_shm(pod: Manifest) -> None:
+    """Remove our /dev/shm from a pod whose file mounts another volume there."""
+    first = pod["containers"][0]
+    mounts, name = first.get("volumeMounts", []), manifests.SHM["name"]
+    if sum(mount.get("mountPath") == SHM_FOLDER for mount in mounts) > 1:
+        mounts.remove(manifests.SHM)
+        pod["volumes"] = pod["volumes"][1:]
+    elif sum(volume.get("name") == name for volume in pod.get("volumes", [])) > 1:
+        raise JobError(
+            f"volumes: {name!r} is the name of the volume for {SHM_FOLDER}: rename yours, or mount it there."
+        )
+
+
+def with_others(spec: JobSpec, objects: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return objects after the other ones of the job's file; ours replace those of the same kind and name."""
+    ours = {(item["kind"], item["metadata"]["name"]) for item in objects}
+    others = platform_fields.named(spec, OBJECTS)
+    return [*(item for item in others if (item["kind"], item["metadata"]["name"]) not in ours), *objects]
 
 
 def dumped(objects: Sequence[Mapping[str, Any]]) -> str:
@@ -147,10 +199,7 @@ def _text(dumper: _Dumper, text: str) -> yaml.Node:
 _Dumper.add_representer(str, _text)
 
 
-_INSTANCE = "app.kubernetes.io/instance"
-
-
-def write_indexed_job(spec: JobSpec, options: WriterOptions) -> str:
+def write_indexed_job(spec: JobSpec, options: WriterOptions) -> Written:
     """Return the objects.
 
     Raises
@@ -164,15 +213,22 @@ def write_indexed_job(spec: JobSpec, options: WriterOptions) -> str:
     port = options.port or (spec.rendezvous.port if spec.rendezvous else 0) or common.PORT
     variables = {"HVD_JOB_NAME": name, "HVD_JOB_SERVICE": name, "HVD_JOB_SIZE": str(pods), "HVD_JOB_PORT": str(port)}
     variables["HVD_JOB_SLOTS"] = str(shape.filled("Job", "pod"))
-    objects = [_service(name, port), _indexed_job(spec, shape, name, variables, options)]
-    notes = [*shape.notes, *common.lost(spec, "Kubernetes"), *common.taken_over(spec)]
-    notes += [*common.kept_secret(spec, f"the Secret {name}-secret has it"), *_moved(spec, name)]
-    how = [f"  kubectl apply -f FILE && kubectl logs -f -l {_INSTANCE}={name} --prefix --max-log-requests {pods}"]
+    job = _indexed_job(spec, shape, name, variables, options)
+    left_out = apply_settings(spec, "job", job, options)
+    objects = [_service(name, port), job]
+    losses = [*shape.notes, *common.lost(spec, "Kubernetes"), *common.taken_over(spec), *left_out]
+    notes = [*common.kept_secret(spec, f"the Secret {name}-secret has it"), *_moved(spec, name)]
+    how = [f"  kubectl apply -f FILE && kubectl logs -f -l {INSTANCE}={name} --prefix --max-log-requests {pods}"]
     if options.secret:
         objects.insert(0, _secret(name, common.whole(options.secret, "secret")))
     else:
         how.insert(0, f"  {_BY_HAND.format(name=name)}")
-    return common.head(f"{shape.counted('pod')}, without an operator", how, notes) + dumped(objects)
+    how = _in_namespace(how, job)
+    if namespace := job["metadata"].get("namespace"):
+        for item in objects:
+            item["metadata"]["namespace"] = namespace
+    head = common.head(f"{shape.counted('pod')}, without an operator", how, [*losses, *notes])
+    return Written(head + dumped(with_others(spec, objects)), common.on_one_line(losses))
 
 
 _BY_HAND = "kubectl create secret generic {name}-secret --from-literal=HVD_SECRET_KEY=$(openssl rand -hex 32)"
@@ -190,7 +246,7 @@ def _secret(name: str, value: str) -> dict[str, Any]:
 
 
 def _service(name: str, port: int) -> dict[str, Any]:
-    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {_INSTANCE: name}}
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {INSTANCE: name}}
     ports = [{"name": "rendezvous", "port": port}]
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": {**spec, "ports": ports}}
 
@@ -202,25 +258,15 @@ def _indexed_job(
     variables = environment(spec, hvd_variables, ("JOB_COMPLETION_INDEX",))
     reference = {"secretKeyRef": {"name": f"{name}-secret", "key": "HVD_SECRET_KEY"}}
     variables.append({"name": "HVD_SECRET_KEY", "valueFrom": reference})
-    script = shell_lines.script(common.steps(spec), 0, spec.interfaces, parts=pods)
     ranks = container(
-        "ranks",
+        manifests.RANKS,
         spec,
         replica.resources,
-        **shell(script),
+        **shell(script(spec, 0, parts=pods), spec),
         workingDir=common.whole(spec.workdir, "workdir"),
         env=variables,
     )
-    pod = {"subdomain": name, "restartPolicy": "Never", "containers": [ranks]}
-    pod["volumes"] = volumes(common.shm_bytes(replica, options))
-    template = {"metadata": {"labels": {_INSTANCE: name}}, "spec": pod}
-    job = {"completionMode": "Indexed", "completions": pods, "parallelism": pods, "backoffLimit": 0}
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name},
-        "spec": {**job, "template": template},
-    }
+    return manifests.indexed_job(name, pods, ranks, common.shm_bytes(replica, options))
 
 
 def _moved(spec: JobSpec, name: str) -> list[str]:
@@ -237,7 +283,7 @@ LAUNCHERS = ("launcher", "master")
 """Roles of a first replica that starts the ranks of all replicas and runs ranks itself."""
 
 
-def write_mpijob(spec: JobSpec, options: WriterOptions) -> str:
+def write_mpijob(spec: JobSpec, options: WriterOptions) -> Written:
     """Return the object.
 
     Raises
@@ -254,18 +300,22 @@ def write_mpijob(spec: JobSpec, options: WriterOptions) -> str:
         common.alike(workers, "MPIJob")
     specs = {"Launcher": _launcher(spec, shape, leads, options)}
     if workers:
-        specs["Worker"] = _replicas(len(workers), _worker(spec, workers[0]), workers[0], options)
-    body: dict[str, Any] = {"slotsPerWorker": slots}
-    body |= {"runLauncherAsWorker": True} if leads else {}
-    body |= {"launcherCreationPolicy": "WaitForWorkersReady", "mpiImplementation": "OpenMPI"}
-    body |= {"runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 0}, "mpiReplicaSpecs": specs}
-    manifest = {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {"name": name}, "spec": body}
-    notes = [*shape.notes, *common.lost(spec, "Kubernetes"), *common.taken_over(spec), *rendezvous_notes(spec)]
+        specs["Worker"] = _worker(spec, len(workers), workers[0], options)
+    manifest = manifests.mpijob(name, slots, specs, leads=leads)
+    left_out = apply_settings(spec, "mpijob", manifest, options, workers=bool(workers))
+    losses = [*shape.notes, *common.lost(spec, "Kubernetes"), *common.taken_over(spec), *left_out]
+    notes = rendezvous_notes(spec)
     notes += common.kept_secret(spec, "hvdrun makes one for each run")
     notes.append("the image needs sshd for the workers and ssh for the launcher")
     logs = f"  kubectl apply -f FILE && kubectl logs -f -l training.kubeflow.org/job-name={name},"
-    how = [f"{logs}training.kubeflow.org/job-role=launcher"]
-    return common.head(f"{shape.counted('pod')}, by Kubeflow's MPI Operator", how, notes) + dumped([manifest])
+    how = _in_namespace([f"{logs}training.kubeflow.org/job-role=launcher"], manifest)
+    head = common.head(f"{shape.counted('pod')}, by Kubeflow's MPI Operator", how, [*losses, *notes])
+    return Written(head + dumped(with_others(spec, [manifest])), common.on_one_line(losses))
+
+
+def _in_namespace(commands: Sequence[str], manifest: Manifest) -> list[str]:
+    namespace = manifest["metadata"].get("namespace")
+    return [line.replace("kubectl ", f"kubectl -n {namespace} ") if namespace else line for line in commands]
 
 
 def rendezvous_notes(spec: JobSpec) -> list[str]:
@@ -278,35 +328,29 @@ def _slots_only(replica: Replica) -> Replica:
     return Replica(replica.role, replica.index, slots=replica.slots)
 
 
-def _launcher(spec: JobSpec, shape: common.Shape, leads: bool, options: WriterOptions) -> dict[str, Any]:
-    script = shell_lines.script(common.steps(spec), shape.np, spec.interfaces)
+def _launcher(spec: JobSpec, shape: common.Shape, leads: bool, options: WriterOptions) -> Manifest:
     required = shape.replicas[0].resources if leads else Resources()
     ranks = container(
-        "launcher",
+        manifests.LAUNCHER,
         spec,
         required,
-        **shell(script),
+        **shell(script(spec, shape.np), spec),
         workingDir=common.whole(spec.workdir, "workdir"),
         env=environment(spec, {}, ("K_MPI_JOB_ROLE",)),
     )
-    return _replicas(1, ranks, shape.replicas[0], options)
+    return manifests.mpijob_replicas(1, ranks, common.shm_bytes(shape.replicas[0], options))
 
 
-def _worker(spec: JobSpec, worker: Replica) -> dict[str, Any]:
-    return container("worker", spec, worker.resources)
-
-
-def _replicas(count: int, container: dict[str, Any], like: Replica, options: WriterOptions) -> dict[str, Any]:
-    shm = volumes(common.shm_bytes(like, options))
-    pod: dict[str, Sequence[Any]] = {"containers": [container], "volumes": shm}
-    return {"replicas": count, "restartPolicy": "Never", "template": {"spec": pod}}
+def _worker(spec: JobSpec, count: int, worker: Replica, options: WriterOptions) -> Manifest:
+    ranks = container(manifests.WORKER, spec, worker.resources)
+    return manifests.mpijob_replicas(count, ranks, common.shm_bytes(worker, options))
 
 
 _LAUNCHER = "-launcher-0-0"
 MOST_IMAGE, MOST_TEXT, MOST_VARIABLES = 500, 65_536, 128
 
 
-def write_trainjob(spec: JobSpec, options: WriterOptions) -> str:
+def write_trainjob(spec: JobSpec, options: WriterOptions) -> Written:
     """Return the object.
 
     Raises
@@ -318,24 +362,27 @@ def write_trainjob(spec: JobSpec, options: WriterOptions) -> str:
     nodes = len(shape.replicas)
     name = checked_name(spec, max(_LAUNCHER, f"-node-0-{nodes - 1}", key=len), "TrainJob")
     trainer: dict[str, Any] = {"image": common.whole(spec.image, "image")} if spec.image else {}
-    trainer |= shell(shell_lines.script(common.steps(spec), shape.np, spec.interfaces, workdir=spec.workdir))
+    trainer |= shell(script(spec, shape.np, workdir=spec.workdir), spec)
     trainer |= _filled("env", environment(spec, {}))
     first = shape.alike("TrainJob")
     trainer |= {"numNodes": nodes, "numProcPerNode": first.slots}
-    trainer |= _filled("resourcesPerNode", resources(first.resources))
+    gpu = next(iter(platform_fields.named(spec, GPU_RESOURCE)), GPU)
+    trainer |= _filled("resourcesPerNode", resources(first.resources, gpu))
+    manifest = manifests.trainjob(name, manifests.RUNTIME, trainer)
+    left_out = apply_settings(spec, "trainjob", manifest, options)
+    if options.runtime:
+        manifest["spec"]["runtimeRef"] = {"name": options.runtime}
     _check(trainer)
-    body = {"runtimeRef": {"name": options.runtime}, "trainer": trainer}
-    manifest = {
-        "apiVersion": "trainer.kubeflow.org/v1alpha1",
-        "kind": "TrainJob",
-        "metadata": {"name": name},
-        "spec": body,
-    }
-    notes = [*shape.notes, *common.lost(spec, "Kubernetes"), *common.taken_over(spec), *rendezvous_notes(spec)]
+    losses = [*shape.notes, *common.lost(spec, "Kubernetes"), *common.taken_over(spec), *left_out]
+    notes = rendezvous_notes(spec)
     notes += common.kept_secret(spec, "hvdrun makes one for each run")
-    notes.append(f"the runtime {options.runtime} must have an mpi policy, its nodes hvd_kernel and memory for /dev/shm")
-    how = [f"  kubectl apply -f FILE && kubectl logs -f -l jobset.sigs.k8s.io/jobset-name={name}"]
-    return common.head(f"{shape.counted('node')}, by Kubeflow's Trainer", how, notes) + dumped([manifest])
+    runtime = manifest["spec"]["runtimeRef"]["name"]
+    notes.append(f"the runtime {runtime} must have an mpi policy, its nodes hvd_kernel and memory for /dev/shm")
+    how = _in_namespace(
+        [f"  kubectl apply -f FILE && kubectl logs -f -l jobset.sigs.k8s.io/jobset-name={name}"], manifest
+    )
+    head = common.head(f"{shape.counted('node')}, by Kubeflow's Trainer", how, [*losses, *notes])
+    return Written(head + dumped(with_others(spec, [manifest])), common.on_one_line(losses))
 
 
 def _check(trainer: dict[str, Any]) -> None:

@@ -11,10 +11,10 @@ import math
 import re
 from typing import Any
 
-from hvd_kernel.jobs import shell_lines
-from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Replica, Resources, binary
+from hvd_kernel.jobs import manifests, platform_fields, shell_lines
+from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Resources, binary
 from hvd_kernel.jobs.writers import common, kubernetes
-from hvd_kernel.jobs.writers.common import WriterOptions
+from hvd_kernel.jobs.writers.common import WriterOptions, Written
 
 GPU = "NVIDIA-GPU"
 _KEY = "HVD_SECRET_KEY=$(cat /run/secrets/hvd_secret_key)\nexport HVD_SECRET_KEY\n"
@@ -22,7 +22,7 @@ _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}", re.ASCII)
 _VARIABLE = re.compile(r"[^=\s\0]+")
 
 
-def write(spec: JobSpec, options: WriterOptions) -> str:
+def write(spec: JobSpec, options: WriterOptions) -> Written:
     """Return the stack file.
 
     Raises
@@ -35,13 +35,10 @@ def write(spec: JobSpec, options: WriterOptions) -> str:
     if not _NAME.fullmatch(name):
         raise JobError(f"name: {name!r} is not a service's name: letters, digits, dots, dashes, at most 63.")
     service = _service(spec, shape, options)
-    stack = {
-        "version": "3.8",
-        "services": {name: service},
-        "networks": {"ranks": {"driver": "overlay"}},
-        "secrets": {"hvd_secret_key": {"external": True, "name": f"{name}_hvd_secret_key"}},
-    }
-    notes = [*shape.notes, *common.lost(spec, "the swarm"), *common.taken_over(spec), *_moved(spec, name)]
+    stack = manifests.stack(name, service)
+    left_out = _apply_settings(spec, stack, options)
+    losses = [*shape.notes, *common.lost(spec, "the swarm"), *common.taken_over(spec), *left_out]
+    notes = [*_moved(spec, name)]
     notes += common.kept_secret(spec, "the swarm's secret has it")
     if shape.replicas[0].resources.gpus:
         notes.append(f"nodes must announce their GPUs: node-generic-resources {GPU}=UUID in Docker's daemon.json")
@@ -49,25 +46,34 @@ def write(spec: JobSpec, options: WriterOptions) -> str:
         f"  openssl rand -hex 32 | docker secret create {name}_hvd_secret_key -",
         f"  docker stack deploy -c FILE {name} && docker service logs -f {name}_{name}",
     ]
-    return common.head(f"{shape.counted('task')}, of a Docker swarm's service", how, notes) + kubernetes.dumped([stack])
+    head = common.head(f"{shape.counted('task')}, of a Docker swarm's service", how, [*losses, *notes])
+    return Written(head + kubernetes.dumped([stack]), common.on_one_line(losses))
+
+
+def _apply_settings(spec: JobSpec, stack: manifests.Manifest, options: WriterOptions) -> list[str]:
+    carried = platform_fields.fields(spec, (platform_fields.SETUP, platform_fields.SHELL))
+    for field in spec.platform_fields:
+        for path in platform_fields.paths("swarm", field, spec.kind):
+            platform_fields.put(stack, path, field.value)
+            carried.append(field)
+    volumes = stack["services"][next(iter(stack["services"]))]["volumes"]
+    if sum(manifests.is_stack_shm(volume) for volume in volumes) > 1:
+        volumes.remove(next(filter(manifests.is_stack_shm, volumes if not options.shm_bytes else volumes[::-1])))
+    return platform_fields.losses(spec, "swarm", carried)
 
 
 def _service(spec: JobSpec, shape: common.Shape, options: WriterOptions) -> dict[str, Any]:
     if not spec.image:
         raise JobError("image: a task needs one that has hvd_kernel in it: give it.")
     tasks, replica = len(shape.replicas), shape.alike("swarm service")
-    script = _KEY + shell_lines.script(common.steps(spec), 0, spec.interfaces, parts=tasks)
-    shm = {"type": "tmpfs", "target": "/dev/shm", "tmpfs": {"size": common.shm_bytes(replica, options)}}  # noqa: S108
+    script = shell_lines.script(common.steps(spec), 0, spec.interfaces, parts=tasks, setup=platform_fields.setup(spec))
+    shell = next(iter(platform_fields.named(spec, platform_fields.SHELL)), ("/bin/sh", "-ec"))
     service: dict[str, Any] = {"image": escaped(common.whole(spec.image, "image"))}
-    service |= {"entrypoint": ["/bin/sh", "-ec"], "command": [escaped(script)]}
+    service |= {"entrypoint": [*shell], "command": [escaped(common.whole(_KEY + script, "setup"))]}
     service |= {"working_dir": escaped(common.whole(spec.workdir, "workdir"))} if spec.workdir else {}
-    return service | {
-        "environment": _environment(spec, shape, options),
-        "networks": ["ranks"],
-        "secrets": ["hvd_secret_key"],
-        "volumes": [shm],
-        "deploy": _deploy(tasks, replica),
-    }
+    service |= {"environment": _environment(spec, shape, options)}
+    skeleton = manifests.stack_service(tasks, common.shm_bytes(replica, options))
+    return service | skeleton | {"deploy": skeleton["deploy"] | _resources(replica.resources)}
 
 
 def _environment(spec: JobSpec, shape: common.Shape, options: WriterOptions) -> dict[str, str]:
@@ -99,15 +105,13 @@ def literal(text: str) -> str:
     return text.replace("{{", '{{"{{"}}')
 
 
-def _deploy(tasks: int, replica: Replica) -> dict[str, Any]:
-    required = replica.resources
+def _resources(required: Resources) -> dict[str, Any]:
     limits = _amounts(required, "limit")
     reserved: dict[str, Any] = _amounts(required, "request")
     if required.gpus is not None:
         reserved["generic_resources"] = [{"discrete_resource_spec": {"kind": GPU, "value": required.gpus}}]
     resources = {side: amounts for side, amounts in (("limits", limits), ("reservations", reserved)) if amounts}
-    deploy: dict[str, Any] = {"mode": "replicated", "replicas": tasks, "restart_policy": {"condition": "none"}}
-    return deploy | ({"resources": resources} if resources else {})
+    return {"resources": resources} if resources else {}
 
 
 def _amounts(required: Resources, which: str) -> dict[str, str]:

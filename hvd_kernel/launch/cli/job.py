@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from hvd_kernel.errors import ConfigError, UsageError
-from hvd_kernel.jobs import JobSpec, formats, writers
+from hvd_kernel.jobs import JobSpec, formats, platform_fields, writers
 from hvd_kernel.jobs.here import of_words
 from hvd_kernel.jobs.plan import as_json, as_text, plan
 from hvd_kernel.jobs.shell_lines import join
@@ -27,6 +27,10 @@ _HELP = {
     "run": "run them, on this machine or in the current allocation",
     "write": "print another platform's file for the same job",
 }
+
+
+STRICT = "the {kind} file would lack parts of the job, so it is not written (--strict):"
+"""First line of the error of ``job write --strict``; a line for each part follows."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -69,6 +73,9 @@ def parser() -> argparse.ArgumentParser:
     write.add_argument("--name", help="the job's name, where FILE has none")
     write.add_argument("--shm", metavar="SIZE", help=f"size of /dev/shm, as 8Gi{_only('shm_bytes')}")
     write.add_argument("--port", type=int, metavar="PORT", help=f"port of the rendezvous{_only('port')}")
+    write.add_argument(
+        "--strict", action="store_true", help="write nothing, and fail, if OUT would lack a part of FILE"
+    )
     write.add_argument("--runtime", metavar="NAME", help=f"ClusterTrainingRuntime with an mpi policy{_only('runtime')}")
     write.add_argument(
         "-o", "--output", metavar="OUT", help="write to this file, readable only by you, instead of to stdout"
@@ -122,27 +129,33 @@ def _run(request: JobRequest) -> int:
     if flags["np"] is not None:
         spec = msgspec.structs.replace(spec, np=flags["np"])
     if flags["quiet"]:
-        spec = msgspec.structs.replace(spec, warnings=())
+        spec = msgspec.structs.replace(spec, warnings=(), platform_fields=())
     choice = gpus.checked(flags["gpus"]) if flags["gpus"] else ""
     return execute(spec, choice=choice, use_mpi=flags["mpi"], verbose=flags["verbose"])
 
 
 def _write(request: JobRequest) -> int:
     spec, flags = _spec(request), request.flags
-    fields = {name: flags[name] for name in ("image", "name") if flags[name]}
+    fields: dict[str, Any] = {name: flags[name] for name in ("image", "name") if flags[name]}
     options = {name: flags[name] for name in ("port", "runtime") if flags[name]}
     if flags["shm"]:
         options["shm_bytes"] = _bytes(flags["shm"])
     if flags["to"] in writers.OPTION_KINDS["secret"]:
         options["secret"] = secrets.token_hex(32)
-    text = writers.write(msgspec.structs.replace(spec, **fields), flags["to"], writers.WriterOptions(**options))
+    if flags["image"]:
+        others = [field for field in spec.platform_fields if field.name != platform_fields.LAUNCHER_IMAGE]
+        fields["platform_fields"] = tuple(others)
+    written = writers.convert(msgspec.structs.replace(spec, **fields), flags["to"], writers.WriterOptions(**options))
+    if flags["strict"] and written.losses:
+        raise ConfigError("\n  ".join([STRICT.format(kind=flags["to"]), *written.losses]))
+    sys.stderr.write("".join(f"hvdrun: warning: {sentence}\n" for sentence in written.losses))
     if flags["output"] is None:
-        sys.stdout.write(text)
+        sys.stdout.write(written.text)
         return 0
     try:
         descriptor = os.open(flags["output"], os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)  # a Secret is in some
         with os.fdopen(descriptor, "w") as file:
-            file.write(text)
+            file.write(written.text)
     except OSError as error:
         raise ConfigError(f"{flags['output']} cannot be written: {error.strerror}.") from None
     return 0

@@ -258,7 +258,7 @@ def job_file(text: str, name: str) -> list[Finding]:
             return [Finding(name, 1, reader.kind, Verdict.NOT, "hvdrun cannot read it", reason)]
         run = f"hvdrun job run {name}"
         result = Finding(name, 1, f"{reader.kind}, {spec.size} ranks", Verdict.RUNS, f"`{run}` runs it")
-        return [result, *(Finding(name, 1, reader.kind, Verdict.NOTE, warning) for warning in spec.warnings)]
+        return [result, *(Finding(name, 1, reader.kind, Verdict.NOTE, warning) for warning in spec.run_warnings)]
     return []
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from hvd_kernel.diagnosis.machine import CheckResult
 from hvd_kernel.errors import ClusterError, UsageError
-from hvd_kernel.jobs.writers.kubernetes import GPU
+from hvd_kernel.jobs.manifests import GPU
 from hvd_kernel.launch.launchers.cluster_engine import Invitation
 from hvd_kernel.settings import lookup
 

@@ -60,6 +60,9 @@ def as_json(spec: JobSpec) -> dict[str, Any]:
     fields = without_defaults(spec, JobSpec("", (Replica(),)))
     if spec.environment:
         fields["environment"] = [v.name if v.value is None else f"{v.name}={v.value}" for v in spec.environment]
+    fields["warnings"] = spec.run_warnings
+    fields["platform_fields"] = [[field.name, field.value] for field in spec.platform_fields]
+    fields = {name: value for name, value in fields.items() if value or name not in {"warnings", "platform_fields"}}
     rows = [(replica_json(replica), replica.index - at) for at, replica in enumerate(spec.replicas)]
     entries = []
     for ((role, entry), first), group in itertools.groupby(enumerate(rows), lambda row: row[1]):
