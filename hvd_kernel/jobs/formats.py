@@ -9,7 +9,17 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from hvd_kernel.jobs.documents import MAX_BYTES
-from hvd_kernel.jobs.readers import gradient, hostfile, kubernetes, mpirun, polyaxon, riseml, scripts, stack
+from hvd_kernel.jobs.readers import (
+    gradient,
+    hostfile,
+    kubernetes,
+    mpirun,
+    pbs_scripts,
+    polyaxon,
+    riseml,
+    scripts,
+    stack,
+)
 from hvd_kernel.jobs.spec import JobError, JobSpec
 
 File = Callable[[str], str | None]
@@ -32,6 +42,8 @@ class FormatReader(NamedTuple):
 READERS = (
     FormatReader("slurm", scripts.matches_sbatch, scripts.read_sbatch, "script"),
     FormatReader("lsf", scripts.matches_bsub, scripts.read_bsub, "script"),
+    FormatReader("pbs", pbs_scripts.matches_pbs, pbs_scripts.read_pbs, "script"),
+    FormatReader("cobalt", pbs_scripts.matches_cobalt, pbs_scripts.read_cobalt, "script"),
     FormatReader("gradient", gradient.matches, gradient.read, "line", names_files=True),
     FormatReader("mpirun", mpirun.matches, mpirun.read, "line", names_files=True),
     FormatReader("horovodrun", mpirun.matches_horovod, mpirun.read, "line", names_files=True),
@@ -70,12 +82,15 @@ def read(text: str, name: str, kind: str = "", file: File | None = None) -> JobS
         No reader matches, or the text is invalid; the message has the line and column.
     """
     _check(text, name)
+    text = text.removeprefix(hostfile.BYTE_ORDER_MARK)
     kinds = [reader.kind for reader in READERS]
     if kind and kind not in kinds:
         raise JobError(f"{kind!r} is not a kind of job file: there are {', '.join(kinds)}.")
     for reader in READERS:
         if reader.kind == kind or (not kind and reader.matches(text, name)):
             return reader.read(text, name, file) if reader.names_files else reader.read(text, name)
+    if not kind and hostfile.resembles(text, name):
+        return hostfile.read(text, name)
     raise JobError(f"{name}: the format is not known (known: {', '.join(kinds)}); set it with --from KIND.")
 
 

@@ -268,7 +268,7 @@ _STATE_LABELS = re.compile(r"batch\.kubernetes\.io/.*|controller-uid|job-name|ku
 
 
 def difference(value: Any, skeleton: Any) -> Any:
-    """Return the part of a value that the skeleton lacks; None if there is none."""
+    """Return the part of a value that the skeleton lacks, or None."""
     if value == skeleton:
         return None
     if isinstance(value, dict) and isinstance(skeleton, dict):
@@ -289,7 +289,7 @@ def combined(value: Any, addition: Any) -> Any:
 
 
 def at(value: Any, path: ObjectPath) -> Any:
-    """Return the value at a path; None if there is none. An index selects an item, of an object the first key."""
+    """Return the value at a path, or None. An index selects an item, of an object the first key."""
     for step in path:
         if isinstance(value, dict):
             value = value.get(step) if isinstance(step, str) else next(iter(value.values()), None)
@@ -415,14 +415,14 @@ def losses(spec: JobSpec, kind: str, carried: Iterable[PlatformField]) -> list[s
     return [NOT_CARRIED.format(source=source, target=TITLES[kind]) for source in dict.fromkeys(sources)]
 
 
-def named(spec: JobSpec, name: str) -> list[Any]:
+def values(spec: JobSpec, name: str) -> list[Any]:
     """Return the values of the settings of a name."""
     return [field.value for field in spec.platform_fields if field.name == name]
 
 
 def setup(spec: JobSpec) -> list[str]:
     """Return the shell lines that run once before the ranks."""
-    return [str(value) for value in named(spec, SETUP)]
+    return [str(value) for value in values(spec, SETUP)]
 
 
 def fields(spec: JobSpec, names: Sequence[str]) -> list[PlatformField]:

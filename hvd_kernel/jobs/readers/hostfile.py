@@ -15,10 +15,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from hvd_kernel.jobs.readers.slurm import expand
 from hvd_kernel.jobs.spec import JobError, JobSpec, Replica, Resources
 from hvd_kernel.settings.lists import entries
 
-_HOST = re.compile(r"\s*(?P<user>\w[\w.-]*@)?(?:\[(?P<address>[^\]\s]*)\]|(?P<name>\w[\w.-]*))(?=[\s:]|$)")
+_NAME = r"\w[\w.-]*(?:\[[0-9,-]+\][\w.-]*)*"
+_HOST = re.compile(rf"\s*(?P<user>\w[\w.-]*@)?(?:\[(?P<address>[^\]\s]*)\]|(?P<name>{_NAME}))(?=[\s:]|$)")
+_FILE_NAME = re.compile(r"hosts?|node|machine", re.IGNORECASE)
 _COLON = re.compile(r"(?P<blank>\s*):(?P<after>\s*)(?P<count>\S*)")
 _OPTION = re.compile(r"\s+(?P<key>[A-Za-z][\w-]*)\s*=\s*(?P<value>[^\s=]\S*)")
 _USER = re.compile(r"\w[\w.-]*")
@@ -30,6 +33,8 @@ _ALLOWED = (_SLOTS[0], _USERS[0], *_ASIDE)
 _ALSO = {  # Open MPI's other spellings of those
     *("slots_max", "max_count", "count_max", "max_cpu", "cpu_max", "sockets_per_board", "cores_per_socket")
 }
+BYTE_ORDER_MARK = "\ufeff"
+"""Start of a text file that some editors on Windows write."""
 _WRITE = "write host slots=4, host:4 or host"
 _LONGEST = 80
 
@@ -82,7 +87,8 @@ def read(text: str, name: str, slots: int = 1) -> JobSpec:
             line = _line(text_of_line)
         except _WrongError as wrong:
             raise JobError(f"{name}:{number}:{wrong.at + 1}: {wrong}.") from None
-        hosts[line.host] = hosts.get(line.host, 0) + (slots if line.slots is None else line.slots)
+        for host in _hosts(line.host, f"{name}:{number}"):
+            hosts[host] = hosts.get(host, 0) + (slots if line.slots is None else line.slots)
         for key in line.ignored:
             ignored.setdefault(key, []).append(number)
     if not hosts:
@@ -108,10 +114,23 @@ def host_list(text: str, name: str, slots: int = 1) -> list[tuple[str, int]]:
             raise JobError(
                 f"{name}: {entry!r} is not a host with its slots: write host:4 (in a file: host slots=4)."
             ) from None
-        hosts.append((line.host, slots if line.slots is None else line.slots))
+        hosts += [(host, slots if line.slots is None else line.slots) for host in _hosts(line.host, name)]
     if not hosts:
         raise JobError(f"{name} names no host: write host:slots,other:slots.")
     return hosts
+
+
+def resembles(text: str, name: str) -> bool:
+    """Return whether a text that no reader matches is most likely a hostfile with a mistake: by its name and lines."""
+    lines = [line for _, line in _lines(text)]
+    counted = sum(map(_is_host, lines))
+    return bool(_FILE_NAME.search(name.rpartition("/")[2])) and 2 * counted >= len(lines) > 0
+
+
+def _hosts(host: str, where: str) -> list[str]:
+    """Return the hosts of a name with ranges, ``n[1-3]``; any other name as it is."""
+    user, at, names = host.rpartition("@")
+    return [f"{user}{at}{name}" for name in expand(names, where)] if "[" in names else [host]
 
 
 def spelled(host: str, slots: int) -> str:
@@ -126,7 +145,7 @@ def replicas(hosts: Mapping[str, int]) -> tuple[Replica, ...]:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.removeprefix(BYTE_ORDER_MARK).splitlines(), 1):
         bare = line.partition("#")[0].rstrip()
         if bare:
             yield number, bare

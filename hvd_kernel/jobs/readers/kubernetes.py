@@ -11,7 +11,7 @@ https://github.com/kubeflow/trainer, pkg/apis/trainer/v1alpha1/trainjob_types.go
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -55,7 +55,9 @@ def matcher(kind: str) -> Callable[[str, str], bool]:
     return lambda text, _name: line.search(text) is not None and version.search(text) is not None
 
 
-def only(text: str, name: str, kind: str, version: str) -> tuple[Document, list[dict[str, Any]]]:
+def only(
+    text: str, name: str, kind: str, version: str, older: Collection[str] = ()
+) -> tuple[Document, list[dict[str, Any]]]:
     """Return the object of a kind, and the other objects of the file.
 
     Raises
@@ -70,7 +72,7 @@ def only(text: str, name: str, kind: str, version: str) -> tuple[Document, list[
             f"{name}: one object of kind {kind} is expected, but there are {len(documents)}: split the file."
         )
     document = documents[0]
-    if document.value.get("apiVersion") != version:
+    if document.value.get("apiVersion") not in {version, *older}:
         actual = document.value.get("apiVersion")
         raise document.error(("apiVersion",), f"{actual!r} is not known for kind {kind}: it must be {version}")
     return document, [other.value for other in objects if other is not document]
@@ -399,7 +401,34 @@ class _MpiJob(Manifest, kw_only=True, forbid_unknown_fields=True):
     spec: _MpiJobSpec
 
 
+_OLDER = ("kubeflow.org/v1", "kubeflow.org/v1alpha2")
+_TO_RUN_POLICY = ("cleanPodPolicy", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished")
+_GONE = {
+    "launcherOnMaster": "v2beta1 has a nodeSelector in the launcher's template",
+    "mainContainer": "v2beta1 starts ranks in the first container",
+}
+_DISTRIBUTIONS = {"OpenMPI": "OpenMPI", "IntelMPI": "Intel", "MPICH": "MPICH"}
+READ_AS_V2BETA1 = "{version} is read as v2beta1, whose launcher reaches workers by ssh: their image needs sshd"
+"""Warning about an MPIJob of an older version, whose launcher used kubectl."""
+
 matches_mpijob = matcher("MPIJob")
+
+
+def _to_v2beta1(document: Document) -> list[str]:
+    """Convert an MPIJob of v1 or v1alpha2 in place; return sentences about what v2beta1 does not have."""
+    version, spec = document.value["apiVersion"], document.value.get("spec")
+    if version not in _OLDER or not isinstance(spec, dict):
+        return []
+    warnings = [READ_AS_V2BETA1.format(version=version)]
+    warnings += [f"spec.{key} is ignored: {reason}" for key, reason in _GONE.items() if spec.pop(key, None) is not None]
+    policy = {key: spec.pop(key) for key in _TO_RUN_POLICY if key in spec}
+    if policy and isinstance(spec.get("runPolicy", {}), dict):
+        spec["runPolicy"] = policy | spec.get("runPolicy", {})
+    distribution = spec.pop("mpiDistribution", None)
+    if distribution is not None:
+        one_of(document, ("spec", "mpiDistribution"), str(distribution), tuple(_DISTRIBUTIONS))
+        spec["mpiImplementation"] = _DISTRIBUTIONS[str(distribution)]
+    return warnings
 
 
 def read_mpijob(text: str, name: str) -> JobSpec:
@@ -410,7 +439,8 @@ def read_mpijob(text: str, name: str) -> JobSpec:
     JobError
         The manifest is invalid for the operator's controller; the message has the line, column and field.
     """
-    document, others = only(text, name, "MPIJob", "kubeflow.org/v2beta1")
+    document, others = only(text, name, "MPIJob", "kubeflow.org/v2beta1", _OLDER)
+    outdated = _to_v2beta1(document)
     file = document.convert(_MpiJob)
     workers = check_scheduling(document, file)
     job_name = called(document, file.metadata, f"-worker-{max(1, workers) - 1}", "MPIJob")
@@ -435,7 +465,7 @@ def read_mpijob(text: str, name: str) -> JobSpec:
         image=image,
         workdir=launcher.line.workdir,
         interfaces=launcher.line.interfaces,
-        warnings=launcher.line.warnings,
+        warnings=(*outdated, *launcher.line.warnings),
         platform_fields=(
             *settings.of_mpijob(document.value, job_name, tuple(replicas), image=image),
             *launcher.line.platform_fields,

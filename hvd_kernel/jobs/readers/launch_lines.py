@@ -54,6 +54,8 @@ _ALONE = {
 
 _SRUN = re.compile(r"(?:\S*/)?srun(?:\s|$)")
 _JSRUN = re.compile(rf"(?:\S*/)?{JSRUN}(?:\s|$)")
+_SUBMITTED_FROM = re.compile(r'cd\s+"?\$\{?PBS_O_WORKDIR\}?"?')
+"""PBS starts scripts in the home folder, other platforms in the one where the job is submitted."""
 _LAUNCHER = "|".join(re.escape(name) for name in sorted({*mpirun.PROGRAMS, "srun", JSRUN}, key=len, reverse=True))
 _WITHIN = re.compile(
     r"(?:^|[;&|({`]|(?<!\S)(?:time|then|do|else|elif|if|while|until|nohup|env|sudo|exec|command|eval|!|timeout\s+\S+))"
@@ -89,9 +91,10 @@ def starts_ranks(text: str) -> bool:
 
 
 def is_ours(text: str) -> bool:
-    """Return whether a line was added by our writers, before or between steps."""
+    """Return whether a line has no meaning for ranks: our writers' own, and PBS's change to the folder of the job."""
     return (
         text == shell_lines.BARRIER
+        or _SUBMITTED_FROM.fullmatch(text) is not None
         or _SECRET.match(text) is not None
         or re.fullmatch(r"set\s+[-+].*", text) is not None
     )

@@ -150,8 +150,14 @@ def read_bsub(text: str, name: str) -> JobSpec:
         return -(-ranks // slots), slots
 
     values = {"LSB_DJOB_NUMPROC": str(ranks), "LSB_MAX_NUM_PROCESSORS": str(ranks)} if counted else {}
-    lines = read_body(text, name, values, lambda started: math.prod(room(started)))
-    hosts, slots = room([lines])
+    layout = [1, 1]
+
+    def slots_for(started: Sequence[MpirunLine]) -> int:
+        layout[:] = room(started)
+        return math.prod(layout)
+
+    lines = read_body(text, name, values, slots_for)
+    hosts, slots = layout
     resources = _bsub_resources(head, slots, hosts)
     if resources == Resources():
         resources = lines.resources
@@ -309,14 +315,19 @@ def read_sbatch(text: str, name: str) -> JobSpec:
     alone = len(heads) > 1 and not _TOGETHER.search(text)
 
     def room(lines: Sequence[MpirunLine]) -> list[Replica]:
-        replicas: list[Replica] = []
+        nodes: list[Replica] = []
         for head in heads[:1] if alone else heads:
-            replicas += _replicas(head, len(replicas), lines)
-        return replicas
+            nodes += _replicas(head, len(nodes), lines)
+        return nodes
 
     values = _values_of(heads[0]) if len(heads) == 1 else {}
-    lines = read_body(text, name, values, lambda started: sum(replica.slots for replica in room(started)))
-    replicas = room([lines] if lines.kind else [])
+    replicas: list[Replica] = []
+
+    def slots_for(started: Sequence[MpirunLine]) -> int:
+        replicas[:] = room(started)
+        return sum(replica.slots for replica in replicas)
+
+    lines = read_body(text, name, values, slots_for)
     slots = sum(replica.slots for replica in replicas)
     tasks = heads[0]["ntasks"].count() if "ntasks" in heads[0] and len(heads) == 1 else 0
     np = lines.np or tasks

@@ -96,7 +96,7 @@ def settings(
 
 def shebang(spec: JobSpec) -> str:
     """Return the first line of a script; the shell of containers' scripts may be sh, which is part of bash."""
-    path, options = next(iter(platform_fields.named(spec, platform_fields.SHELL)), ("/bin/bash", ""))
+    path, options = next(iter(platform_fields.values(spec, platform_fields.SHELL)), ("/bin/bash", ""))
     return f"#!{path if '/' in path else f'/bin/{path}'}{' -l' if 'l' in options else ''}"
 
 
@@ -129,11 +129,11 @@ def write_lsf(spec: JobSpec, _options: WriterOptions) -> Written:
     notes = common.kept_secret(spec, "each run has one of its own")
     if spec.rendezvous is not None:
         notes.append("the ranks meet at the address of hvdrun")
-    array = "".join(platform_fields.named(spec, "lsf.array"))
+    array = "".join(platform_fields.values(spec, "lsf.array"))
     values = {"-J": spec.name + array, "-cwd": spec.workdir}
     directives = [f"{flag} {word(value, flag.lstrip('-'))}" for flag, value in values.items() if value]
     directives += [*fields, f"-n {shape.size}", f'-R "span[ptile={replica.slots}]"', *_resources(replica, notes, spec)]
-    directives += [f"-R {word(text, 'R')}" for text in platform_fields.named(spec, "lsf.R")]
+    directives += [f"-R {word(text, 'R')}" for text in platform_fields.values(spec, "lsf.R")]
     body = script_body(spec, [shell_lines.hvdrun(step, interfaces=spec.interfaces) for step in common.steps(spec)])
     comment = common.head(f"{shape.counted('host')}, by LSF", ["  bsub < FILE"], [*losses, *notes])
     head = "".join(f"#BSUB {directive}\n" for directive in directives)
@@ -148,7 +148,7 @@ def _resources(replica: Replica, notes: list[str], spec: JobSpec) -> list[str]:
     required, directives = replica.resources, []
     cpu = top(required.cpu)
     affinity = [f"core({_cores(cpu, replica, notes)})"] if cpu is not None else []
-    affinity += platform_fields.named(spec, "lsf.affinity")
+    affinity += platform_fields.values(spec, "lsf.affinity")
     if affinity:
         directives.append(f'-R "affinity[{":".join(affinity)}]"')
     if required.memory_bytes.request is not None:
@@ -156,7 +156,7 @@ def _resources(replica: Replica, notes: list[str], spec: JobSpec) -> list[str]:
     if required.memory_bytes.limit is not None:
         directives.append(f"-hl -M {common.mebibytes(required.memory_bytes.limit, 'memory', notes)}MB")
     if required.gpus is not None:
-        options = "".join(f":{text}" for text in platform_fields.named(spec, "lsf.gpu"))
+        options = "".join(f":{text}" for text in platform_fields.values(spec, "lsf.gpu"))
         directives += [f'-gpu "num={required.gpus}/host{options}"'] if required.gpus else []
     if (
         required.cpu.request is not None
@@ -199,7 +199,7 @@ def write_slurm(spec: JobSpec, _options: WriterOptions) -> Written:
     losses = [*shape.notes, *common.lost(spec, "Slurm"), *lost(spec), *left_out]
     notes = [*common.kept_secret(spec, "each run has one of its own"), *rendezvous_notes(spec)]
     directives = [*_job(spec), *fields]
-    gpu_type = "".join(f"{value}:" for value in platform_fields.named(spec, platform_fields.GPU_TYPE))
+    gpu_type = "".join(f"{value}:" for value in platform_fields.values(spec, platform_fields.GPU_TYPE))
     for number, group in enumerate(groups):
         directives += ["hetjob"] if number else []
         directives += _component(group, _filled(groups), notes, gpu_type)

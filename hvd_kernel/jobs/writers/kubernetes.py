@@ -98,13 +98,13 @@ def container(name: str, spec: JobSpec, required: Resources, **more: Any) -> Man
     """
     if not spec.image:
         raise JobError("image: a container needs one that has hvd_kernel in it: give it.")
-    gpu = next(iter(platform_fields.named(spec, GPU_RESOURCE)), GPU)
+    gpu = next(iter(platform_fields.values(spec, GPU_RESOURCE)), GPU)
     return manifests.container(name, image=whole(spec.image, "image"), **more, resources=resources(required, gpu))
 
 
 def shell(script: str, spec: JobSpec) -> Manifest:
     """Return the command of a container that runs a script, by default up to the first line that fails."""
-    command = next(iter(platform_fields.named(spec, SHELL)), _SHELL)
+    command = next(iter(platform_fields.values(spec, SHELL)), _SHELL)
     return {"command": [*command], "args": [escaped(script)]}
 
 
@@ -160,7 +160,7 @@ def _use_one_shm(pod: Manifest) -> None:
 def with_others(spec: JobSpec, objects: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return objects after the other ones of the job's file; ours replace those of the same kind and name."""
     ours = {(item["kind"], item["metadata"]["name"]) for item in objects}
-    others = platform_fields.named(spec, OBJECTS)
+    others = platform_fields.values(spec, OBJECTS)
     return [*(item for item in others if (item["kind"], item["metadata"]["name"]) not in ours), *objects]
 
 
@@ -366,7 +366,7 @@ def write_trainjob(spec: JobSpec, options: WriterOptions) -> Written:
     trainer |= _filled("env", environment(spec, {}))
     first = shape.alike("TrainJob")
     trainer |= {"numNodes": nodes, "numProcPerNode": first.slots}
-    gpu = next(iter(platform_fields.named(spec, GPU_RESOURCE)), GPU)
+    gpu = next(iter(platform_fields.values(spec, GPU_RESOURCE)), GPU)
     trainer |= _filled("resourcesPerNode", resources(first.resources, gpu))
     manifest = manifests.trainjob(name, manifests.RUNTIME, trainer)
     left_out = apply_settings(spec, "trainjob", manifest, options)

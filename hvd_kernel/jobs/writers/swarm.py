@@ -67,7 +67,7 @@ def _service(spec: JobSpec, shape: common.Shape, options: WriterOptions) -> dict
         raise JobError("image: a task needs one that has hvd_kernel in it: give it.")
     tasks, replica = len(shape.replicas), shape.alike("swarm service")
     script = shell_lines.script(common.steps(spec), 0, spec.interfaces, parts=tasks, setup=platform_fields.setup(spec))
-    shell = next(iter(platform_fields.named(spec, platform_fields.SHELL)), ("/bin/sh", "-ec"))
+    shell = next(iter(platform_fields.values(spec, platform_fields.SHELL)), ("/bin/sh", "-ec"))
     service: dict[str, Any] = {"image": escaped(common.whole(spec.image, "image"))}
     service |= {"entrypoint": [*shell], "command": [escaped(common.whole(_KEY + script, "setup"))]}
     service |= {"working_dir": escaped(common.whole(spec.workdir, "workdir"))} if spec.workdir else {}
