@@ -37,6 +37,7 @@ class FormatReader(NamedTuple):
     text: str
     names_files: bool = False
     is_yaml: bool = False  # its keys identify the format reliably
+    is_common: bool = False  # most files of the format have nothing to do with ranks
 
 
 READERS = (
@@ -47,10 +48,14 @@ READERS = (
     FormatReader("gradient", gradient.matches, gradient.read, "line", names_files=True),
     FormatReader("mpirun", mpirun.matches, mpirun.read, "line", names_files=True),
     FormatReader("horovodrun", mpirun.matches_horovod, mpirun.read, "line", names_files=True),
-    FormatReader("job", kubernetes.matches_indexed_job, kubernetes.read_indexed_job, "manifest", is_yaml=True),
+    FormatReader(
+        "job", kubernetes.matches_indexed_job, kubernetes.read_indexed_job, "manifest", is_yaml=True, is_common=True
+    ),
     FormatReader("mpijob", kubernetes.matches_mpijob, kubernetes.read_mpijob, "manifest", is_yaml=True),
-    FormatReader("trainjob", kubernetes.matches_trainjob, kubernetes.read_trainjob, "manifest", is_yaml=True),
-    FormatReader("swarm", stack.matches, stack.read, "stack file", is_yaml=True),
+    FormatReader(
+        "trainjob", kubernetes.matches_trainjob, kubernetes.read_trainjob, "manifest", is_yaml=True, is_common=True
+    ),
+    FormatReader("swarm", stack.matches, stack.read, "stack file", is_yaml=True, is_common=True),
     FormatReader("riseml", riseml.matches, riseml.read, "riseml.yml", is_yaml=True),
     FormatReader("polyaxonfile", polyaxon.matches, polyaxon.read, "polyaxonfile", is_yaml=True),
     FormatReader("sge", hostfile.matches_sge, hostfile.read_sge_text, "hostfile"),

@@ -13,8 +13,9 @@ import os
 import re
 import shutil
 import sys
+import tokenize
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from operator import attrgetter
@@ -26,7 +27,7 @@ from hvd_kernel.errors import UsageError
 from hvd_kernel.formatting.units import plural
 from hvd_kernel.jobs import documents, formats
 from hvd_kernel.jobs.spec import JobError
-from hvd_kernel.launch.doctor import python_code, shell
+from hvd_kernel.launch.doctor import ignoring, python_code, shell
 from hvd_kernel.launch.doctor.finding import (
     VARIABLE_PREFIX,
     Finding,
@@ -35,10 +36,11 @@ from hvd_kernel.launch.doctor.finding import (
     requirement_findings,
     variable_findings,
 )
+from hvd_kernel.launch.doctor.framework_rules import LEGACY_KERAS, NEEDS_KERAS_3, NEEDS_PROJECT
 
 _EXIT_CHANGES = 1
 _SCRIPT_HEAD = 4096
-_MARKS = {Verdict.RUNS: "ok", Verdict.NOTE: "note", Verdict.LINE: "LINE", Verdict.NOT: "NOT"}
+_MARKS = {Verdict.RUNS: "ok", Verdict.NOTE: "note", Verdict.LINE: "LINE", Verdict.NOT: "NOT", Verdict.UNSURE: "????"}
 _NOTHING = "nothing of Horovod's was found"
 
 
@@ -48,10 +50,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the report; return 0 if everything runs unchanged, 1 if a line has to be changed or a name is missing."""
+    """Print the report; return 0 only if everything was read and runs unchanged."""
     arguments = _parser().parse_args(words)
-    paths = files(Path(arguments.path))
-    findings = findings_of(((str(path), text_of(path)) for path in paths), frozenset(_installed()))
+    root = Path(arguments.path)
+    paths = files(root)
+    texts, problems = _texts(paths)
+    folder = root if root.is_dir() else root.parent
+    findings = ignoring.kept([*problems, *findings_of(texts, frozenset(_installed()))], texts, folder)
     for name in sorted(os.environ):
         findings += variable_findings(name, os.environ[name], "environment", 0)
     as_json = arguments.format == "json"
@@ -63,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         "hvdrun doctor",
         description="report what of a Horovod project runs unchanged, and what has to be changed",
-        epilog="Exit status 0: all of it runs unchanged. %%hvd doctor in a notebook checks the machine.",
+        epilog="Exit status 0: all of it was read and runs unchanged. %%hvd doctor in a notebook checks the machine.",
         allow_abbrev=False,
     )
     parser.add_argument("path", metavar="train.py|DIR", help="a script with the files beside it, or a project's folder")
@@ -92,7 +97,7 @@ def _calls_us(command: str | None) -> bool:
 
 
 def _runs_unchanged(findings: Sequence[Finding]) -> bool:
-    return not any(finding.verdict in {Verdict.LINE, Verdict.NOT} for finding in findings)
+    return not any(finding.verdict in {Verdict.LINE, Verdict.NOT, Verdict.UNSURE} for finding in findings)
 
 
 def report_text(findings: Sequence[Finding], files: int) -> str:
@@ -132,12 +137,15 @@ def _totals(findings: Sequence[Finding], files: int) -> str:
     if not findings:
         return f"{read}: {_NOTHING}"
     counts = {verdict: sum(finding.verdict is verdict for finding in findings) for verdict in Verdict}
-    changes, missing = counts[Verdict.LINE], counts[Verdict.NOT]
-    if not changes and not missing:
+    if _runs_unchanged(findings):
         return f"{read}: all of it runs as it is"
-    parts = [f"{changes} need{'s' * (changes == 1)} a line"] if changes else []
+    runs, changes, missing = counts[Verdict.RUNS] + counts[Verdict.NOTE], counts[Verdict.LINE], counts[Verdict.NOT]
+    unsure = counts[Verdict.UNSURE]
+    parts = [f"{runs} run{'s as it is' if runs == 1 else ' as they are'}"] if runs else []
+    parts += [f"{changes} need{'s' * (changes == 1)} a line"] if changes else []
     parts += [f"{missing} {'is' if missing == 1 else 'are'} not here"] if missing else []
-    return f"{read}: {counts[Verdict.RUNS] + counts[Verdict.NOTE]} run as they are, {', '.join(parts)}"
+    parts += [f"{unsure} {'is' if unsure == 1 else 'are'} unsure"] if unsure else []
+    return f"{read}, {plural(len(findings), 'finding')}: {', '.join(parts)}"
 
 
 _SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site-packages", "build", "dist", "venv", "env"}
@@ -163,7 +171,12 @@ def files(path: Path) -> list[Path]:
         raise UsageError(f"hvdrun doctor: there is no {path}: name a script, or a project's folder")
     if not paths:
         raise UsageError(f"hvdrun doctor: {path} has no Python file, notebook, script, Dockerfile or list of packages")
-    return paths[:_MAX_FILES]
+    if len(paths) > _MAX_FILES:
+        raise UsageError(TOO_MANY.format(path=path, count=len(paths), most=_MAX_FILES))
+    return paths
+
+
+TOO_MANY = "hvdrun doctor: {path} has {count} files to read, and {most} are allowed: name a folder of it"
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -174,12 +187,37 @@ def _walk(folder: Path) -> Iterator[Path]:
         yield from (Path(root, name) for name in names)
 
 
+def _texts(paths: Iterable[Path]) -> tuple[list[tuple[str, str]], list[Finding]]:
+    """Return the texts of files by name, and a finding for each file that cannot be read."""
+    texts, problems = [], []
+    for path in paths:
+        try:
+            texts.append((str(path), text_of(path)))
+        except ValueError as error:
+            detail, remedy = python_code.NOT_READ.format(reason=error), python_code.NOT_TEXT
+            problems.append(Finding(str(path), 1, "file", Verdict.UNSURE, detail, remedy))
+    return texts, problems
+
+
 def text_of(path: Path) -> str:
-    """Return a file's text; empty if it cannot be read, is not text, or is too long to be written by hand."""
+    """Return a file's text, of a Python file in the encoding that it declares.
+
+    Raises
+    ------
+    ValueError
+        The file cannot be read, is not text, or is too long to be written by hand; the message is the reason.
+    """
     try:
-        return path.read_text() if path.is_file() and path.stat().st_size <= _MAX_BYTES else ""
-    except (OSError, UnicodeDecodeError):
-        return ""
+        if path.stat().st_size > _MAX_BYTES:
+            raise ValueError(f"it has {path.stat().st_size} bytes, and {_MAX_BYTES} are allowed")
+        if path.suffix != ".py":
+            return path.read_text()
+        with tokenize.open(path) as file:
+            return file.read()
+    except OSError as error:
+        raise ValueError(str(error.strerror).lower()) from None
+    except (UnicodeDecodeError, SyntaxError):
+        raise ValueError("it is not text in UTF-8") from None
 
 
 def findings_of(texts: Iterable[tuple[str, str]], installed: Collection[str] = ()) -> list[Finding]:
@@ -192,15 +230,35 @@ def findings_of(texts: Iterable[tuple[str, str]], installed: Collection[str] = (
     installed
         What this environment already has: "import" (of horovod, in every Python), "horovodrun", "mpirun", "horovod"
         (the distribution of that name).
+
+    Findings on programs that Python scripts start count where the script uses Horovod, those on frameworks in a project
+    that uses it, and those on Keras 3 unless a text of the project sets TF_USE_LEGACY_KERAS.
     """
+    texts = list(texts)
     sources = [(name, text, _readers(name)) for name, text in texts]
     results = [finding for name, text, readers in sources for reader in readers for finding in reader(text, name)]
     has_python = any({python_code.findings, notebook} & {*readers} for _, _, readers in sources)
     uses_horovod = any("horovod" in finding.subject for finding in results if finding.needs != "starter")
     # A Python project without Horovod may use mpirun and srun for programs of its own.
     keep_starters = uses_horovod or not has_python
-    kept = [finding for finding in results if keep_starters or finding.needs not in {"starter", "mpirun"}]
+    dropped = set() if keep_starters else {"starter", "mpirun"}
+    dropped |= set() if uses_horovod else {NEEDS_PROJECT, NEEDS_KERAS_3}
+    dropped |= {NEEDS_KERAS_3} if any(LEGACY_KERAS in text for _, text in texts) else set()
+    scripts = python_code.scripts_with_horovod({name: text for name, text in texts if name.endswith(".py")})
+    kept = [finding for finding in results if finding.needs not in dropped and not _starts_other(finding, scripts)]
     return [_resolve(finding, installed) for finding in kept]
+
+
+def _starts_other(finding: Finding, scripts: Mapping[str, bool]) -> bool:
+    """Return whether a finding is on a line that starts scripts of the project without Horovod, or of packaging."""
+    if finding.needs != "starter":
+        return False
+    names = [word.rpartition("/")[2] for word in finding.subject.split() if word.endswith(".py")]
+    return bool(names) and all(name in _PACKAGING or scripts.get(name) is False for name in names)
+
+
+_PACKAGING = {"setup.py", "get-pip.py", "manage.py", "conf.py"}
+"""Scripts that prepare an environment, or serve; they train nothing."""
 
 
 def _resolve(finding: Finding, installed: Collection[str]) -> Finding:
@@ -246,11 +304,15 @@ def _quoted_requirements(line: str, name: str, number: int) -> Iterator[Finding]
 # Job files of platforms
 
 
+_STARTS_RANKS = re.compile(r"\b(?:mpirun|mpiexec|horovodrun|hvdrun|horovod|HVD_\w+)\b")
+"""Most Jobs and stack files have nothing to do with Horovod: one that has starts ranks, or names it."""
+
+
 def job_file(text: str, name: str) -> list[Finding]:
     """Return the findings in a YAML file; none unless a reader of ``hvdrun job`` recognizes it."""
     for reader in filter(attrgetter("is_yaml"), formats.READERS):
         try:
-            if not reader.matches(text, name):
+            if not reader.matches(text, name) or (reader.is_common and not _STARTS_RANKS.search(text)):
                 continue
             spec = formats.read(text, name, reader.kind)
         except JobError as error:
@@ -269,11 +331,12 @@ _BLOCK_MARKS = ("|", ">")
 
 
 def workflow(text: str, name: str) -> list[Finding]:
-    """Return the findings in a CI file; none if it is not YAML."""
+    """Return the findings in a CI file."""
     try:
         document = documents.parse(text, name)
-    except JobError:
-        return []
+    except JobError as error:
+        detail = python_code.NOT_READ.format(reason=str(error).removeprefix(f"{name}:").rstrip("."))
+        return [Finding(name, 1, "YAML", Verdict.UNSURE, detail, python_code.NOT_TEXT, python_code.needs_of(text))]
     lines = text.splitlines()
 
     def line_of(path: documents.Path) -> int:
@@ -339,11 +402,15 @@ class _Cell:
     number: int
     python: list[str]
     shell: list[str]
+    unparsed: str = ""
 
 
 def notebook(text: str, name: str) -> list[Finding]:
     """Return the findings in a notebook, each with the number of its cell, from 1, and its line in the cell."""
     cells = list(_cells(text))
+    if not cells and not _has_cells(text):
+        detail = python_code.NOT_READ.format(reason="it is not a notebook's JSON")
+        return [Finding(name, 1, "notebook", Verdict.UNSURE, detail, python_code.NOT_TEXT, python_code.needs_of(text))]
     locations = [(cell.number, line) for cell in cells for line in range(1, len(cell.python) + 1)]
     program = "\n".join(line for cell in cells for line in cell.python)
     results = []
@@ -351,8 +418,20 @@ def notebook(text: str, name: str) -> list[Finding]:
         number, line = locations[finding.line - 1]
         results.append(replace(finding, cell=number, line=line))
     for cell in cells:
+        if cell.unparsed:
+            detail = python_code.NOT_READ.format(reason=cell.unparsed)
+            finding = Finding(name, 1, "cell", Verdict.UNSURE, detail, python_code.NOT_PYTHON, NEEDS_PROJECT)
+            results.append(replace(finding, cell=cell.number))
         results += [replace(finding, cell=cell.number) for finding in shell.script("\n".join(cell.shell), name)]
     return sorted(results, key=lambda finding: (finding.cell, finding.line))
+
+
+def _has_cells(text: str) -> bool:
+    """Return whether a text is a notebook, also one without cells of code."""
+    try:
+        return isinstance(json.loads(text)["cells"], list)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return False
 
 
 def _cells(text: str) -> Iterator[_Cell]:
@@ -379,7 +458,11 @@ def _cell(number: int, lines: list[str]) -> _Cell:
         cell.shell.append(rest if kind is _SHELL else "")
         continued = kind if kind is not _PYTHON and line.endswith("\\") else None
     # The cells are parsed as one program: one with a syntax error would hide the findings of all.
-    return cell if _is_python(cell.python) else replace(cell, python=[""] * len(lines))
+    reason = _mistake(cell.python)
+    if not reason:
+        return cell
+    is_other = lines[0].startswith("%%") and not _PYTHON_MAGIC.match(lines[0])  # a file, HTML, another language
+    return replace(cell, python=[""] * len(lines), unparsed="" if is_other else reason)
 
 
 def _classify(line: str) -> tuple[str, str]:
@@ -392,14 +475,17 @@ def _classify(line: str) -> tuple[str, str]:
     return (_NEITHER, "") if _OTHER_SYNTAX.match(line) else (_PYTHON, line)
 
 
-def _is_python(lines: list[str]) -> bool:
+def _mistake(lines: list[str]) -> str:
+    """Return why lines are not Python, or an empty string."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ast.parse("\n".join(lines))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
+    except SyntaxError as error:
+        return error.msg
+    except (ValueError, RecursionError, MemoryError) as error:
+        return str(error) or type(error).__name__
+    return ""
 
 
 _READERS: tuple[tuple[str, tuple[Reader, ...]], ...] = (

@@ -23,6 +23,7 @@ class Verdict(Enum):
     NOTE = "note"  # it runs, but has no effect, or another one than with Horovod
     LINE = "line"  # a line has to be changed or added
     NOT = "not"  # hvd_kernel does not have it
+    UNSURE = "unsure"  # it could not be read, or is known only when it runs
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class Finding:
     remedy
         The line to write.
     needs
-        What makes it run if it is already installed here, as "horovodrun" (``project.findings``).
+        What makes it run if it is already installed here, as "horovodrun", or which projects it concerns
+        (``command.findings_of``).
     cell
         The number of a notebook's cell, from 1, and ``line`` is the cell's; 0 for other files.
     """

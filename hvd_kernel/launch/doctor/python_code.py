@@ -7,18 +7,25 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 import hvd_kernel
 from hvd_kernel.compat import finder, plumbing
-from hvd_kernel.launch.doctor.finding import VARIABLE_PREFIX, Finding, Verdict, variable_findings
+from hvd_kernel.launch.doctor import framework_rules
+from hvd_kernel.launch.doctor.finding import VARIABLE_PREFIX, Finding, Verdict, short, variable_findings
 
 _ROOT = Path(hvd_kernel.__file__).parent
 _HOROVOD = "horovod"
 _WHERE = "in ranks of hvdrun and in cells; elsewhere after `hvdrun --install-horovod`"
+NOT_READ = "it was not read: {reason}"
+NOT_TEXT = "exclude it (a line in .hvdrun-doctor-ignore) if it is of no use to the ranks"
+NOT_PYTHON = "make it Python 3, or exclude it (a line in .hvdrun-doctor-ignore)"
+UNKNOWN_MODULE = "the module's name is known only when it runs"
+"""Details and remedies of findings on what could not be read."""
+_IMPORTERS = {"import_module", "__import__", "importorskip"}
 _UNSUPPORTED = {
     "horovod.spark": "start ranks with hvdrun, or hvd_kernel.run(function, np=4)",
     "horovod.ray": "start ranks with hvdrun, or hvd_kernel.run(function, np=4)",
@@ -38,7 +45,7 @@ class _Imports:
 
 
 def findings(text: str, name: str) -> list[Finding]:
-    """Return the findings in a Python file; that it cannot be parsed is one if it mentions Horovod."""
+    """Return the findings in a Python file; that it cannot be parsed is one."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about escapes in its strings
@@ -46,16 +53,62 @@ def findings(text: str, name: str) -> list[Finding]:
         nodes = list(ast.walk(tree))
         return _of_nodes(nodes, name)
     except SyntaxError as error:
-        detail = f"it was not read: {error.msg}"
-        return [Finding(name, error.lineno or 1, "Python", Verdict.NOTE, detail)] if _HOROVOD in text else []
-    except (ValueError, RecursionError, MemoryError):
-        return []
+        lines = max(1, len(text.splitlines()))
+        return [_unparsed(text, name, min(error.lineno or 1, lines), error.msg)]
+    except (ValueError, RecursionError, MemoryError) as error:
+        return [_unparsed(text, name, 1, str(error) or type(error).__name__)]
+
+
+def scripts_with_horovod(texts: Mapping[str, str]) -> dict[str, bool]:
+    """Return the file names of Python files, each with whether it uses Horovod, itself or by modules of the project.
+
+    A file that cannot be parsed counts as one that does.
+    """
+    modules = {name: name.rpartition("/")[2] for name in texts}
+    imported = {name: _imported_names(text) for name, text in texts.items()}
+    users = {modules[name] for name, names in imported.items() if names is None or _HOROVOD in names}
+    while True:
+        more = {modules[name] for name, names in imported.items() if {f"{part}.py" for part in names or ()} & users}
+        if more <= users:
+            return {base: base in users for base in modules.values()}
+        users |= more
+
+
+def _imported_names(text: str) -> set[str] | None:
+    """Return the parts of the names of imported modules; None if the file cannot be parsed, or imports by name."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    names: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names.update(part for alias in node.names for part in alias.name.split("."))
+        elif isinstance(node, ast.ImportFrom):
+            names.update([*(node.module or "").split("."), *(alias.name for alias in node.names)])
+        elif isinstance(node, ast.Call) and _HOROVOD in ast.unparse(node):
+            names.add(_HOROVOD)
+    return names
+
+
+def _unparsed(text: str, name: str, line: int, reason: str) -> Finding:
+    """Return the finding on a file that is not Python 3; one without Horovod counts in a project that uses it."""
+    return Finding(name, line, "Python", Verdict.UNSURE, NOT_READ.format(reason=reason), NOT_PYTHON, needs_of(text))
+
+
+def needs_of(text: str) -> str:
+    """Return ``Finding.needs`` of a text that cannot be read: one without Horovod counts in a project that uses it."""
+    return "" if _HOROVOD in text else framework_rules.NEEDS_PROJECT
 
 
 def _of_nodes(nodes: list[ast.AST], file: str) -> list[Finding]:
     imports = _Imports(caught={line for node in nodes for line in _guarded_lines(node)})
     results = [finding for node in nodes for finding in _import_findings(node, file, imports)]
+    results += [finding for node in nodes for finding in _dynamic_findings(node, file, imports)]
     results += [finding for node in nodes for finding in _use_findings(node, file, imports)]
+    results += framework_rules.findings(nodes, file)
     results += _variables(nodes, file)
     return sorted(dict.fromkeys(results), key=lambda finding: finding.line)
 
@@ -88,6 +141,31 @@ def _import_findings(node: ast.AST, file: str, imports: _Imports) -> Iterator[Fi
         package = (node.module or "").partition(".")[0]
         if package in _LIGHTNING:
             yield _lightning_finding(f"from {node.module} import HorovodStrategy", package, file, node.lineno)
+
+
+def _imported_module(node: ast.Call) -> str:
+    """Return the module of Horovod's that ``import_module("horovod.torch")`` imports; empty for other calls."""
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    first = node.args[0] if node.args else None
+    is_literal = isinstance(first, ast.Constant) and isinstance(first.value, str) and _is_horovod(first.value)
+    return str(first.value) if name in _IMPORTERS and is_literal and isinstance(first, ast.Constant) else ""
+
+
+def _dynamic_findings(node: ast.AST, file: str, imports: _Imports) -> Iterator[Finding]:
+    """Yield the findings on a call that imports a module by its name."""
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _imported_module(node.value):
+        names = (target.id for target in node.targets if isinstance(target, ast.Name))
+        imports.modules |= dict.fromkeys(names, _imported_module(node.value))
+    if not isinstance(node, ast.Call):
+        return
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    if module := _imported_module(node):
+        yield _module_finding(module, file, node.lineno, imports)
+    elif name in _IMPORTERS and node.args and not isinstance(node.args[0], ast.Constant):
+        text = ast.unparse(node.args[0])
+        if _HOROVOD in text:
+            subject = short(f"{name}({text})")
+            yield Finding(file, node.lineno, subject, Verdict.UNSURE, UNKNOWN_MODULE, "import it by a literal name")
 
 
 def _is_horovod(module: str) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hvd_kernel.launch.cli import main
-from hvd_kernel.launch.doctor import command, python_code
+from hvd_kernel.launch.doctor import command, framework_rules, ignoring, python_code
 from hvd_kernel.launch.doctor.finding import MIN_PYTHON, MIN_TORCH, Finding, Verdict
 
 DATA = Path(__file__).parents[1] / "data"
@@ -88,7 +88,7 @@ def test_report_and_exit_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
             "ok    train.py:1  import horovod.torch: in ranks of hvdrun and in cells; elsewhere after "
             "`hvdrun --install-horovod`"
         ),
-        "2 files read: 1 run as they are, 1 needs a line",
+        "2 files read, 2 findings: 1 runs as it is, 1 needs a line",
     ]
     monkeypatch.setenv("HOROVOD_CYCLE_TIME", "soon")
     assert main.main(["doctor", "train.py", "--format", "json"]) == 1
@@ -163,3 +163,77 @@ def test_hidden_folders_of_ci_are_read(tmp_path: Path) -> None:
     read = [str(path.relative_to(tmp_path)) for path in command.files(tmp_path)]
     ci = [f"{folder}/{name}" for folder in (".circleci", ".github/workflows") for name in ("a.yml", "b.ipynb")]
     assert read == [*ci, ".gitlab-ci.yml", "c.ipynb"]
+
+
+def subjects(*texts: tuple[str, str]) -> list[str]:
+    return [each.subject for each in command.findings_of(texts)]
+
+
+def test_lines_without_horovod_are_no_findings() -> None:
+    """Each of these was reported, although it has nothing to do with Horovod."""
+    docker = ("Dockerfile", "RUN python get-pip.py && python setup.py bdist_wheel\nRUN python tools/clean.py\n")
+    texts = [("train.py", HVD), ("tools/clean.py", "import os\n"), docker]
+    assert subjects(*texts) == ["import horovod.torch"]
+    assert subjects(*texts, ("run.sh", "python train.py\n")) == ["import horovod.torch", "python train.py"]
+    compose = "services:\n  lab:\n    image: jupyter/base-notebook\n    command: jupyter lab\n"
+    assert subjects(("docker-compose.yml", compose)) == []
+    assert subjects(("cleanup.yml", "apiVersion: batch/v1\nkind: Job\nmetadata: {name: it}\nspec: {}\n")) == []
+
+
+def test_script_that_uses_horovod_by_a_module_is_found() -> None:
+    modules = [("pkg/dist.py", HVD), ("pkg/model.py", "from . import dist\n"), ("other.py", "import os\n")]
+    texts = [*modules, ("train.py", "import pkg.model\n"), ("run.sh", "python train.py\npython other.py\n")]
+    assert subjects(*texts) == ["import horovod.torch", "python train.py"]
+
+
+def test_legacy_keras_of_a_project_keeps_keras_2() -> None:
+    script = ("a.py", HVD + "import tensorflow as tf\nopt.variables()\n")
+    assert subjects(script)[1:] == ["opt.variables()"]
+    assert subjects(script, ("Dockerfile", "ENV TF_USE_LEGACY_KERAS=1\n"))[1:] == []
+    assert framework_rules.LEGACY_KERAS in framework_rules.KEYWORDS["compile", "experimental_run_tf_function"].remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.py", b"print 'horovod'\n", "Missing parentheses in call to 'print'. Did you mean print(...)?"),
+        ("a.sh", b"\xff\xfe", "it is not text in UTF-8"),
+        ("a.py", b"# coding: nonsense\n", "it is not text in UTF-8"),
+        ("a.sh", b"#" * ((1 << 20) + 1), "it has 1048577 bytes, and 1048576 are allowed"),
+    ],
+    ids=["Python 2", "bytes", "coding", "long"],
+)
+def test_unread_file_is_never_status_zero(name: str, content: bytes, reason: str, tmp_path: Path, capsys) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert main.main(["doctor", str(tmp_path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith(python_code.NOT_READ.format(reason=reason))
+    assert lines[-1] == "1 file read, 1 finding: 1 is unsure"
+
+
+def test_declared_encoding_of_a_python_file_is_used(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_bytes("# coding: latin-1\nx = 'é'\n".encode("latin-1"))
+    assert command.text_of(path) == "# coding: latin-1\nx = 'é'\n"
+
+
+def test_comment_and_file_ignore_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("vendor").mkdir()
+    Path("vendor/old.py").write_text("print 'horovod'\n")
+    Path("run.sh").write_text(f"horovodrun -np 2 python a.py  # {ignoring.COMMENT}\nmpirun -np 2 python a.py\n")
+    assert main.main(["doctor", "."]) == 1
+    assert "2 findings" in capsys.readouterr().out.splitlines()[-1]
+    Path(ignoring.FILE).write_text("# of the vendor\n\nvendor/*\nrun.sh: mpirun\n")
+    assert main.main(["doctor", "."]) == 0
+    Path(ignoring.FILE).write_text("vendor/*\nrun.sh: srun\n")
+    assert main.main(["doctor", "."]) == 1
+
+
+def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "_MAX_FILES", 1)
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).touch()
+    with pytest.raises(command.UsageError) as error:
+        command.files(tmp_path)
+    assert str(error.value) == command.TOO_MANY.format(path=tmp_path, count=2, most=1)
