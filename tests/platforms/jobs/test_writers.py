@@ -113,6 +113,15 @@ def test_manifests_agree_with_the_schemas() -> None:
             validate(found)
 
 
+@pytest.mark.parametrize("kind", ["job", "mpijob"])
+def test_manifests_with_settings_agree_with_the_schemas(kind: str) -> None:
+    text = (DATA / "readers" / "mpijob-full.yml").read_text()
+    objects = [*yaml.safe_load_all(writers.write(formats.read(text, "x"), kind))]
+    assert [found["kind"] for found in objects] == ["ConfigMap", *(["Service", "Job"] if kind == "job" else ["MPIJob"])]
+    for found in objects[1:]:
+        validate(found)
+
+
 def test_schemas_notice_a_wrong_field() -> None:
     (wrong,) = (found for found in yaml.safe_load_all(written_file("job")) if found["kind"] == "Job")
     wrong["spec"]["template"]["spec"]["containers"][0]["imagee"] = "x"
