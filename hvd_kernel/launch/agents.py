@@ -89,6 +89,9 @@ class AgentHandle:
     def reap(self, seconds: float) -> None:
         """Wait for its exit, after ``hang_up``; kill it after this time."""
 
+    def abandon(self) -> None:
+        """Disconnect from it if it is on another host, which may not respond any more."""
+
     def stderr_tail(self) -> str:
         """Return the end of its stderr."""
         return self.output
@@ -153,13 +156,19 @@ class SpawnedAgent(AgentHandle):
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        for descriptor in (self.channel.fileno(), self._stderr.fileno()):
+            self._agents.loop.remove_reader(descriptor)
         self.channel.close()
         self._stderr.close()
 
+    def abandon(self) -> None:
+        """Kill the ssh or srun that connects to it."""
+        if self.remote:
+            self._process.kill()
+
     def discard(self) -> None:
         """Stop it, wait for its exit and forget it, while the other agents continue."""
-        for descriptor in (self.channel.fileno(), self._stderr.fileno()):
-            self._agents.loop.remove_reader(descriptor)
+        self._agents.loop.remove_reader(self.channel.fileno())
         self.hang_up()
         self.reap(self.patience if self.gone else 0.0)
         self._agents.every.remove(self)
@@ -308,6 +317,14 @@ def _other_version(host: str, remote: str, local: str) -> ClusterError:
 def _lost(host: str, output: str) -> ClusterError:
     """Explain that a host was lost while its ranks ran."""
     return ClusterError(f"host {host} was lost while its ranks ran; all ranks have been ended.{_quoted(output)}")
+
+
+def silent_loss_error(host: str) -> ClusterError:
+    """Explain that a host does not respond after ranks on other hosts have lost those on it."""
+    return ClusterError(
+        f"host {host} does not respond, and other ranks have lost those on it: it may have failed, or its network; all "
+        "ranks have been ended."
+    )
 
 
 def _quoted(output: str) -> str:

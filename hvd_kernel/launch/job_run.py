@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
+import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -22,8 +24,10 @@ from hvd_kernel.compat import rank_environment
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.formatting.units import plural
+from hvd_kernel.jobs.grace import GracePeriod, grace_period
 from hvd_kernel.jobs.readers.mpirun import JSRUN
 from hvd_kernel.launch.agents import AgentHandle, AgentListener, Agents
+from hvd_kernel.launch.cancellation import SignalHandlers
 from hvd_kernel.launch.forwarding import forwarded
 from hvd_kernel.launch.launchers import mpi
 from hvd_kernel.launch.launchers.cluster_engine import Engine, EngineRun, Invitation, by_hosts
@@ -52,6 +56,7 @@ from hvd_kernel.settings import lookup, torchrun
 from hvd_kernel.settings.lookup import without_launchers
 from hvd_kernel.settings.network import addresses
 
+_ANSWER_S = 5.0  # for a platform's command
 _ENGINE_CLOSE_S = 10.0  # time for an engine to notice that the ranks have exited
 
 
@@ -91,7 +96,7 @@ class Job:
     output_filename: str | None = None  # a folder that gets rank.N/stdout and rank.N/stderr
     start_timeout_s: float | None = None  # for hosts to answer; None: HOROVOD_START_TIMEOUT, else 30
     timeout_s: float | None = None  # of the whole job
-    grace_s: float = 5.0  # between SIGTERM and SIGKILL, for ranks that have to be stopped
+    grace: GracePeriod | None = None  # for ranks that have to be stopped; None: the user's, else the platform's
     prefix: bool = True  # "[rank]<stdout>:" before every line
     timestamp: bool = False  # and the time before that
     stdin: int = -1  # descriptor that rank 0 reads from; below 0: none
@@ -152,30 +157,38 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
         The description of the job is not valid.
     ClusterError
         The ranks could not be started, a host was lost, or ``timeout_s`` is over.
+    JobCancelled
+        A signal to hvdrun or to an agent has cancelled the job.
     """
     env = without_launchers(os.environ) | (job.env or {})
-    job = replace(job, env=(job.env or {}) | tracking.rank_environment(env))
+    grace = job.grace or grace_here(env)
+    job = replace(job, env=(job.env or {}) | tracking.rank_environment(env), grace=grace)
     patience = job.start_timeout_s or lookup.start_timeout(env)
-    start = time.monotonic()
     default_out, default_err = standard()
     out, err = writer(stdout, default_out), writer(stderr, default_err)
-    outputs: list[tuple[OutputStream, OutputStream]] = []
     agents = Agents(err)
-    starter = _starter(job, agents, patience, err)
-    try:
+    with SignalHandlers(agents.loop) as handlers, ExitStack() as at_end:
+        start = time.monotonic()
+        starter = _starter(job, agents, patience, err)
+        at_end.callback(starter.close)
+        at_end.callback(agents.end)
+        at_end.callback(handlers.ignore)
         rank_agents = _start(job, starter)
         outputs = _outputs(job, out, err)
+        for output in (output for pair in outputs for output in pair):
+            at_end.callback(output.close)
         watches = lookup.engine_options(env).get("stall_warning_s") != "0"
         monitor = RankMonitor(rank_agents, job.first, job.size, err, watches=watches)
         running = JobMonitor(
             agents,
             outputs,
             rank_agents,
-            job.grace_s,
+            grace,
             starter.mpiexec,
             monitor=monitor,
             on_sample=job.on_sample or _ignore,
         )
+        handlers.pass_to(running.cancellation.on_signal)
         remaining = None if job.timeout_s is None else start + job.timeout_s - time.monotonic()
         try:
             with forwarded(agents), on_sigquit(monitor.request_report):
@@ -185,11 +198,20 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
             running.run(-1, None)
             raise
         return _outcome(job, running, err)
-    finally:
-        agents.end()
-        starter.close()
-        for output in (output for pair in outputs for output in pair):
-            output.close()
+
+
+def grace_here(env: Mapping[str, str]) -> GracePeriod:
+    """Return the grace period of jobs that have none of their own: that of the environment."""
+    return grace_period(None, env, _answer)
+
+
+def _answer(command: list[str]) -> str | None:
+    """Return the output of a platform's command, or None if it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=False)  # noqa: S603 - fixed words
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
 
 
 def _ignore(_sample: MetricsSample) -> None:
@@ -286,7 +308,7 @@ class _StartByHosts:
             "is_step": bool(self._job.via),
             "ranks_on_host": len(ranks),
             "mps_ranks": len(ranks),
-        }
+        } | ({"grace_s": self._job.grace.cancelled_s} if self._job.grace else {})
 
     def close(self) -> None:
         """Do nothing: the agents were children of this process."""
@@ -482,6 +504,8 @@ def _outputs(job: Job, out: Write, err: Write) -> list[tuple[OutputStream, Outpu
 
 
 def _outcome(job: Job, monitor: JobMonitor, write: Write) -> Outcome:
+    if cancelled := monitor.cancelled_error(job.first):
+        raise cancelled
     codes = tuple(monitor.codes[rank] for rank in range(job.np))
     cause = monitor.report_failure(write, quiet=job.quiet, first=job.first)
     if cause is None:

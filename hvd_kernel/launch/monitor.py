@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from hvd_kernel.diagnosis.inquiry import c_functions, python_calls
@@ -20,7 +21,9 @@ from hvd_kernel.diagnosis.stall import JobStalls
 from hvd_kernel.diagnosis.training_apart import TrainingApart
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.formatting.rank_labels import rank_list
-from hvd_kernel.launch.agents import AgentHandle, Agents
+from hvd_kernel.jobs.grace import GracePeriod
+from hvd_kernel.launch.agents import AgentHandle, Agents, silent_loss_error
+from hvd_kernel.launch.cancellation import Cancellation, JobCancelled
 from hvd_kernel.launch.forwarding import StdinForwarder
 from hvd_kernel.launch.launchers.mpi import Mpiexec
 from hvd_kernel.launch.line_output import OutputStream, Write
@@ -37,9 +40,11 @@ _SETTLE_S = 0.5
 _SEARCH_S = 10.0  # the same while all failures are consequences: the rank that failed first may exit slowly
 _HOUSEKEEPING_S = 0.5  # longest time between two checks without a timer of their own
 _TAIL = 25
-_LINGER_S = 5.0  # time for mpiexec to exit after the ranks
+_LINGER_S = 5.0  # time for mpiexec and for remote agents to exit after the ranks
+_ANSWER_S = 5.0  # time for remote agents to respond after a failure that another one has caused
 _LATE_S = 1.0  # time for the last messages of the ranks' agents after mpiexec is gone
-_BY_SIGNAL = {-signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGKILL}
+_BY_SIGTERM = {-signal.SIGTERM, 128 + signal.SIGTERM}
+_BY_SIGNAL = _BY_SIGTERM | {-signal.SIGKILL, 128 + signal.SIGKILL}
 
 
 class JobMonitor:
@@ -50,7 +55,7 @@ class JobMonitor:
         agents: Agents,
         outputs: Sequence[tuple[OutputStream, OutputStream]],
         rank_agents: Sequence[AgentHandle],
-        grace_s: float,
+        grace: GracePeriod,
         mpiexec: Mpiexec | None = None,
         *,
         monitor: RankMonitor,
@@ -59,7 +64,8 @@ class JobMonitor:
         self.failures: list[FailedRank] = []
         self.codes: dict[int, int] = {}
         self.answers: dict[int, bytes] = {}  # to the job's call
-        self._agents, self._outputs, self._rank_agents, self._grace_s = agents, outputs, rank_agents, grace_s
+        self._agents, self._outputs, self._rank_agents, self._grace = agents, outputs, rank_agents, grace
+        self.cancellation = Cancellation(self._terminate, partial(self._stop, 0.0))
         self._mpiexec, self._monitor, self._on_sample = mpiexec, monitor, on_sample
         self._stdin = StdinForwarder(-1, rank_agents[0], agents.loop)
         self._timers: dict[Callable[[], None], Timer] = {}
@@ -68,6 +74,8 @@ class JobMonitor:
         self._reasons: dict[int, str] = {}  # of ranks that were killed for a limit
         self._first_failure = 0.0
         self._is_stopped = False
+        self._loss: ClusterError | None = None  # of a host
+        self._unanswered: list[AgentHandle] = []  # hosts that have not responded to a check
         agents.on_message = self.handle
 
     def run(self, stdin: int, timeout_s: float | None) -> None:
@@ -89,6 +97,7 @@ class JobMonitor:
             self._stdin.close()
             for timer in self._timers.values():
                 timer.cancel()
+        self._raise_loss()
         for output in (output for pair in self._outputs for output in pair):
             output.finish()
         self.failures = [replace(failure, tail=self._outputs[failure.rank][1].tail) for failure in self.failures]
@@ -97,7 +106,14 @@ class JobMonitor:
 
     def stop(self) -> None:
         """Stop the ranks; call ``run`` again to wait for their exit."""
-        self._stop(self._grace_s)
+        self._stop(self._grace.after_failure_s)
+
+    def _terminate(self) -> None:
+        """Stop the ranks, which a signal has cancelled; forget the failures of those that it has reached itself."""
+        others = [failure for failure in self.failures if failure.code not in _BY_SIGTERM]
+        if all(map(is_consequence, others)):
+            self.failures = []
+        self._stop(self._grace.cancelled_s)
 
     def handle(self, agent: AgentHandle, message: m.Message) -> None:
         """Handle a message of an agent."""
@@ -119,15 +135,23 @@ class JobMonitor:
                 self._on_exit(message.rank, message.status)
             case m.RankKilled() | m.Answered():
                 self._record(message)
+            case m.Terminated():
+                self._on_terminated(agent, message)
             case m.RankState() | m.FromRank():
                 self._on_report(message)
             case m.Flushed():
-                self._release()
-            case m.Terminated():
-                self._ended_by_mpi |= {rank for rank, other in enumerate(self._rank_agents) if other is agent}
+                self._on_flushed(agent)
             case m.StartFailed():
                 self._stop(0.0)
                 raise ClusterError(f"rank {message.rank} cannot be started on {agent.host.name}: {message.reason}.")
+
+    def _on_terminated(self, agent: AgentHandle, message: m.Terminated) -> None:
+        if self._mpiexec is not None and agent.holds_ranks:
+            self._ended_by_mpi |= {rank for rank, other in enumerate(self._rank_agents) if other is agent}
+        elif message.again:
+            self.cancellation.kill()
+        else:
+            self.cancellation.on_signal(message.number, agent.host.name)
 
     def _on_report(self, message: m.RankState | m.FromRank) -> None:
         """Handle the state or the telemetry of a rank."""
@@ -155,10 +179,10 @@ class JobMonitor:
         self._timers[callback] = self._agents.loop.call_later(seconds, callback)
 
     def _on_agent_gone(self, agent: AgentHandle) -> None:
-        missing = [rank for rank, other in enumerate(self._rank_agents) if other is agent and rank not in self.codes]
-        if missing and (loss := agent.lost()) is not None:
-            self._stop(0.0)
-            raise loss
+        missing = self._missing(agent)
+        if missing and not self._is_explained and (loss := agent.lost()) is not None:
+            self._on_loss(agent, loss)
+            return
         for rank in missing:
             if self._mpiexec is not None:
                 self._ended_by_mpi.add(rank)
@@ -169,6 +193,54 @@ class JobMonitor:
             self._expect_exit_of_mpiexec(_LATE_S)
             if len(self.codes) == len(self._rank_agents):
                 self._release()
+
+    def _missing(self, agent: AgentHandle) -> list[int]:
+        """Return the ranks of an agent that have not exited."""
+        return [rank for rank, other in enumerate(self._rank_agents) if other is agent and rank not in self.codes]
+
+    @property
+    def _is_explained(self) -> bool:
+        """True if the end of the job has a cause: a signal, or a failure that is not a consequence."""
+        return bool(self.cancellation.number) or not all(map(is_consequence, self.failures))
+
+    def _on_loss(self, agent: AgentHandle, loss: ClusterError) -> None:
+        """End the job for a lost host, unless a signal that cancels it, and may have ended the agent, arrives soon."""
+        for rank in self._missing(agent):
+            self.codes[rank] = -signal.SIGKILL
+            self._monitor.on_exit(rank)
+        self._loss = self._loss or loss
+        self._call_later(_SETTLE_S, self._raise_loss)
+
+    def _raise_loss(self) -> None:
+        if self._loss is not None and not self._is_explained:
+            self._stop(0.0)
+            raise self._loss
+
+    def _find_silent_hosts(self) -> None:
+        """Check that the other hosts respond: the failures so far only report the end of other ranks."""
+        self._unanswered = [agent for agent in self._agents.every if agent.remote and self._missing(agent)]
+        for agent in self._unanswered:
+            agent.send(m.Flush())
+        self._call_later(_ANSWER_S, self._lose_silent_hosts)
+
+    def _on_flushed(self, agent: AgentHandle) -> None:
+        """Handle that an agent responds: the one of mpiexec, whose output has arrived, or one that was checked."""
+        if not agent.holds_ranks:
+            self._release()
+        elif agent in self._unanswered:
+            self._unanswered.remove(agent)
+
+    def _lose_silent_hosts(self) -> None:
+        for agent in self._unanswered:
+            if self._missing(agent) and not self._is_explained:
+                self._on_loss(agent, silent_loss_error(agent.host.name))
+                agent.abandon()
+
+    def _abandon(self) -> None:
+        """Disconnect from hosts that do not report the end of their ranks."""
+        for agent in self._agents.every:
+            if agent.holds_ranks and not agent.gone:
+                agent.abandon()
 
     def _adopt_failure_of_mpiexec(self) -> None:
         """Record the failure that mpiexec reports: it has ended the ranks, none of which is known to have failed."""
@@ -196,6 +268,8 @@ class JobMonitor:
         self.failures.append(failure)
         patience = _SEARCH_S if all(map(is_consequence, self.failures)) else _SETTLE_S
         self._call_later(self._first_failure + patience - time.monotonic(), self.stop)
+        if not self._is_explained and len(self.failures) == 1:
+            self._find_silent_hosts()
 
     def _flush_mpiexec(self) -> None:
         """Release the agents when mpiexec's output so far has arrived: its output about their exit is not shown."""
@@ -243,7 +317,24 @@ class JobMonitor:
         if self.stop in self._timers:
             self._timers.pop(self.stop).cancel()
         self._expect_exit_of_mpiexec(grace + _LINGER_S)
+        self._call_later(grace + _LINGER_S, self._abandon)
         self._agents.stop(grace)
+
+    def cancelled_error(self, first: int = 0) -> JobCancelled | None:
+        """Return the error of a job that a signal has cancelled before any rank had failed, else None.
+
+        The held tracebacks are written, except those that only report the end of other ranks. ``first``: the number of
+        the first of these ranks.
+        """
+        signalled = self.cancellation
+        if not signalled.number or self.failures:
+            return None
+        for rank, (_, err) in enumerate(self._outputs):
+            if is_consequence(FailedRank(rank, self.codes[rank], err.tail)):
+                err.forget()
+            err.release()
+        killed = [rank + first for rank, code in sorted(self.codes.items()) if code == -signal.SIGKILL]
+        return signalled.error(killed, self._grace.cancelled_s)
 
     def report_failure(self, write: Write, *, quiet: bool = False, first: int = 0) -> FailedRank | None:
         """Write the held tracebacks, equal ones once, the root cause's last; return the root cause.

@@ -14,7 +14,7 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
+import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -39,14 +39,15 @@ from hvd_kernel.settings.network import machine, networks
 from hvd_kernel.version import __version__
 
 _ROOM = 1 << 20  # unsent bytes from which the ranks' output is no longer read
-_TERMINATED_S = 0.5  # until ranks are killed: the sender of SIGTERM usually sends SIGKILL a second later
 
 
 class Agent(ProcessSupervisor):
     """Holds ranks for a launcher. ``stays``: until the launcher disconnects, not only until the ranks have exited."""
 
     def __init__(self, channel: ControlChannel, card: dict[str, Any], *, stays: bool = False) -> None:
-        self._stays = stays
+        self._stays = self._always_stays = stays
+        self._grace_s = 0.0  # of the ranks, after a signal to this agent
+        self._dismissed_at: float | None = None  # when a signal has made this agent stop its ranks
         self._ranks: dict[int, ChildProcess] = {}  # running ranks
         self._exited: list[tuple[int, ChildProcess]] = []  # exited ranks with open output
         self._calls: dict[int, Path] = {}  # the folders of ranks that run a call
@@ -82,21 +83,38 @@ class Agent(ProcessSupervisor):
         self.forward_signals()
         signal.signal(signal.SIGINT, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, lambda *_: self.dismiss())
+            signal.signal(number, lambda number, _: self.loop.call_soon_threadsafe(partial(self._dismiss, number)))
 
-    def dismiss(self) -> None:
-        """Stop the ranks, as requested by the process that started this one; safe in a signal handler."""
-        self.loop.call_soon_threadsafe(self._dismiss)
+    def _dismiss(self, number: int) -> None:
+        """Terminate the ranks, and kill them after their grace period, or at a later signal.
 
-    def _dismiss(self) -> None:
-        self.send(m.Terminated())
-        self.stop(_TERMINATED_S)
+        mpiexec, which would kill its ranks, is left to the launcher.
+        """
+        now = time.monotonic()
+        if self._dismissed_at is None:
+            self.send(m.Terminated(number))
+            if m.MPIEXEC not in self._ranks:
+                self._dismissed_at = now
+                self.stop(self._grace_s)
+        elif not m.is_repeated(number, now - self._dismissed_at):
+            self.send(m.Terminated(number, again=True))
+            self.stop(0.0)
+        self.on_progress()
+
+    def lose_controller(self) -> None:
+        """Kill the ranks, unless a signal to this agent ends them: they keep their grace period."""
+        if self._dismissed_at is None or not self._ranks:
+            super().lose_controller()
+        else:
+            self.release_controller()
 
     def on_progress(self) -> None:
         """Stop the loop once the ranks have exited and all messages have been sent."""
         unsent = 0 if self.controller is None else self.controller.channel.unsent
         is_over = self._has_begun or self.is_stopping
-        if not self._stays and is_over and not self._ranks and not unsent:
+        is_dismissed = self._dismissed_at is not None
+        stays = self._always_stays and self.controller is not None if is_dismissed else self._stays
+        if not stays and is_over and not self._ranks and not unsent:
             self.loop.stop()
 
     def on_unsent(self, waiting: int) -> None:
@@ -133,8 +151,11 @@ class Agent(ProcessSupervisor):
 
     def _start(self, plan: m.StartRanks) -> None:
         self.folders += map(Path, plan.folders)
+        if self._dismissed_at is not None:
+            return  # the launcher learns of that, and of this agent's exit
         self._has_begun = True
         self._stays |= plan.stays
+        self._grace_s = plan.grace_s
         try:
             base = _environment(plan)
         except ConfigError as error:
@@ -336,13 +357,12 @@ def card(port: int) -> dict[str, Any]:
 def main() -> None:
     """Serve one launcher over stdin and stdout."""
     adopt_orphans()
-    signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which the ranks would inherit
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: sys.exit(1))
+    for number in m.FORWARDED:
+        signal.signal(number, lambda *_: None)  # there are no ranks yet
     with bound() as port:
         channel = ControlChannel(open(0, "rb", 0), open(1, "wb", 0), is_agent=True)  # noqa: SIM115
         agent = Agent(channel, card(port.getsockname()[1]))
-        agent.forward_signals()
+        agent.dismiss_on_signals()
         agent.serve()
 
 

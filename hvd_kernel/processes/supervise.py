@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -43,6 +44,7 @@ class ProcessSupervisor:
         self._limited: dict[int, tuple[Confinement, Callable[[str], None]]] = {}
         self._poll: Timer | None = None
         self._deadline: Timer | None = None  # kills the ranks that still run
+        self._kill_at = 0.0
         self.adopt_controller(controller)
 
     def serve(self) -> None:
@@ -172,11 +174,19 @@ class ProcessSupervisor:
             on_written()
 
     def stop(self, grace: float) -> None:
-        """Terminate the ranks now, and kill them after ``grace`` seconds."""
-        if grace > 0:
-            self.terminate()
-        if self._deadline is not None:
+        """Terminate the ranks now, and kill them after ``grace`` seconds.
+
+        A later call can only shorten that time: a second SIGTERM could end what the ranks do in their handlers.
+        """
+        kill_at = time.monotonic() + grace
+        if self._deadline is None:
+            if grace > 0:
+                self.terminate()
+        elif kill_at < self._kill_at:
             self._deadline.cancel()
+        else:
+            return
+        self._kill_at = kill_at
         self._deadline = self.loop.call_later(grace, self.kill)
 
     @property

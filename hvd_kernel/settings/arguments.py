@@ -35,6 +35,11 @@ def seconds(text: str) -> float:
     return value
 
 
+def seconds_or_zero(text: str) -> float:
+    """Return a finite number of seconds, 0 included."""
+    return 0.0 if text == "0" else seconds(text)
+
+
 def devices(text: str) -> str:
     """Return a choice of GPUs in normal form."""
     try:

@@ -214,6 +214,14 @@ PACKAGE_SETTINGS = (
     ),
     Setting(("HVD_RESET_LIMIT",), whole(0), "", "how often `elastic.run` initializes the ranks again before it raises"),
     Setting(
+        ("HVD_GRACE_PERIOD",),
+        number(0.0),
+        "",
+        "seconds that the ranks of hvdrun get between SIGTERM and SIGKILL; empty: 5 after a rank has failed; where the "
+        "job is cancelled as long as the platform allows, 30 without one",
+        flag="--grace-period",
+    ),
+    Setting(
         ("HVD_HANG_TIMEOUT",),
         number(0.0, open_end=True),
         "120",

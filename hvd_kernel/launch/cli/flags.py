@@ -96,6 +96,13 @@ JOB: Table = {
         "metavar": "S",
         "help": "seconds to wait for hosts and ranks (30)",
     },
+    ("--grace-period",): {
+        "dest": "grace_s",
+        "type": arguments.seconds_or_zero,
+        "metavar": "S",
+        "help": "seconds between SIGTERM and SIGKILL for ranks that have to be stopped (HVD_GRACE_PERIOD, else 5 after "
+        "a failure; at a cancellation what the platform allows, else 30)",
+    },
     ("--verbose",): _yes | {"help": "print each step"},
     ("--slots-per-host",): {
         "dest": "slots",
@@ -135,6 +142,7 @@ class HvdrunRequest:
     output_filename: str | None = None
     timestamp: bool = False
     start_timeout_s: float | None = None
+    grace_s: float | None = None  # between SIGTERM and SIGKILL
     verbose: bool = False
     use_mpi: bool = False
     use_jsrun: bool = False
@@ -212,6 +220,7 @@ def parse(words: Sequence[str]) -> HvdrunRequest:
         output_filename=flags.get("output_filename"),
         timestamp=flags.get("timestamp", False),
         start_timeout_s=flags.get("start_timeout"),
+        grace_s=flags.get("grace_s"),
         verbose=flags.get("verbose", False),
         use_mpi=use_mpi,
         use_jsrun=flags.get("jsrun", False),

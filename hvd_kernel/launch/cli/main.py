@@ -8,14 +8,14 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 import hvd_kernel
 from hvd_kernel.errors import ClusterError, ConfigError, UsageError
+from hvd_kernel.jobs.grace import GracePeriod
 from hvd_kernel.jobs.here import allocation
 from hvd_kernel.jobs.place import HERE
 from hvd_kernel.jobs.readers.mpirun import HOROVOD_PROGRAMS, JSRUN, JSRUN_PLACE, PROGRAMS, launcher_of
+from hvd_kernel.launch.cancellation import JobCancelled, Signalled, ignore_signals, raise_on_signals
 from hvd_kernel.launch.cli import check_build, horovodrun
 from hvd_kernel.launch.cli.flags import HvdrunRequest, parse, split
 from hvd_kernel.launch.elastic.job import launch_elastic
@@ -35,19 +35,9 @@ _FAILED = 1
 _SIGNALLED = 128
 
 
-class _Signalled(KeyboardInterrupt):
-    """A signal that ends the job, like Ctrl-C."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
-
-
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command line; return the exit status: the failed rank's, 128 + N for signal N, 2 for wrong use."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup's, or a shell's for its background
-            signal.signal(number, _end)
+    raise_on_signals()
     ignore_until_forwarded()
     try:
         words = [*(sys.argv[1:] if words is None else words)]
@@ -58,20 +48,17 @@ def main(words: Sequence[str] | None = None) -> int:
         return _ACTIONS[request.action](request)
     except (UsageError, ConfigError) as error:
         return _report_error(error, _WRONG_USE)
+    except (JobCancelled, Signalled) as error:
+        ignore_signals()
+        return _report_error(error, _SIGNALLED + error.number)
     except ClusterError as error:
         return _report_error(error, _FAILED)
-    except _Signalled as signalled:
-        return _SIGNALLED + signalled.number
     except BrokenPipeError:  # the reader of our output is gone; at exit Python would report that once more
         sys.stdout = sys.stderr = None
         return _SIGNALLED + signal.SIGPIPE
 
 
-def _end(number: int, _frame: FrameType | None) -> NoReturn:
-    raise _Signalled(number)
-
-
-def _report_error(error: Exception, status: int) -> int:
+def _report_error(error: BaseException, status: int) -> int:
     text = str(error)
     sys.stderr.write(f"{text if text.startswith('hvdrun') else f'hvdrun: {text}'}\n")
     return status
@@ -104,6 +91,7 @@ def _run(request: HvdrunRequest) -> int:
         use_mpi=request.use_mpi,
         mpi_args=request.mpi_args,
         verbose=request.verbose,
+        grace=None if request.grace_s is None else GracePeriod(request.grace_s, request.grace_s),
         via=size.via,
         part=part,
     )

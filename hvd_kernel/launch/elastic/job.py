@@ -10,13 +10,16 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import IO, Any
 
 from hvd_kernel import tracking
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.jobs.grace import GracePeriod
 from hvd_kernel.launch.agents import Agents
+from hvd_kernel.launch.cancellation import Cancellation, JobCancelled, SignalHandlers
 from hvd_kernel.launch.elastic import events
 from hvd_kernel.launch.elastic.discovery import Feed, HostSource, StaticHosts
 from hvd_kernel.launch.elastic.driver import Driver
@@ -27,7 +30,7 @@ from hvd_kernel.launch.elastic.stalls import WorkerStalls
 from hvd_kernel.launch.elastic.state import DriverSettings
 from hvd_kernel.launch.elastic.workers import Orders, RendezvousPlaces, Streams, WorkerProcess, Workers
 from hvd_kernel.launch.forwarding import StdinForwarder, forwarded
-from hvd_kernel.launch.job_run import Job
+from hvd_kernel.launch.job_run import Job, grace_here
 from hvd_kernel.launch.line_output import Write, standard, writer
 from hvd_kernel.launch.monitor import on_sigquit
 from hvd_kernel.launch.outcome import Outcome, failed, is_consequence, shell_status
@@ -59,10 +62,12 @@ def launch_elastic(
         The description of the job is not valid.
     ClusterError
         ``timeout_s`` is over.
+    JobCancelled
+        A signal to hvdrun has cancelled the job.
     """
     begun = time.monotonic()
     env = without_launchers(os.environ) | (job.env or {})
-    job = replace(job, env=(job.env or {}) | tracking.rank_environment(env))
+    job = replace(job, env=(job.env or {}) | tracking.rank_environment(env), grace=job.grace or grace_here(env))
     default_out, default_err = standard()
     write_err = writer(stderr, default_err)
     agents = Agents(write_err)
@@ -80,18 +85,20 @@ def launch_elastic(
         ),
         env,
     )
-    try:
-        with forwarded(agents), on_sigquit(running.stalls.request_report):
-            left = None if job.timeout_s is None else begun + job.timeout_s - time.monotonic()
-            return running.run(left)
-    except KeyboardInterrupt:
-        running.stop("interrupted")
-        running.finish()
-        raise
-    finally:
-        running.close()
-        agents.end()
-        running.wait_for_engine()
+    with SignalHandlers(agents.loop) as handlers, ExitStack() as at_end:
+        at_end.callback(running.wait_for_engine)
+        at_end.callback(agents.end)
+        at_end.callback(running.close)
+        at_end.callback(handlers.ignore)
+        handlers.pass_to(running.cancellation.on_signal)
+        try:
+            with forwarded(agents), on_sigquit(running.stalls.request_report):
+                left = None if job.timeout_s is None else begun + job.timeout_s - time.monotonic()
+                return running.run(left)
+        except KeyboardInterrupt:
+            running.stop("interrupted")
+            running.finish()
+            raise
 
 
 class ElasticJob:
@@ -101,7 +108,9 @@ class ElasticJob:
         self, job: Job, options: ElasticOptions, agents: Agents, streams: Streams, env: dict[str, str]
     ) -> None:
         self._job, self._agents, self._write = job, agents, streams.err
-        self._driver = Driver(_settings(options, job, env))
+        self._grace = job.grace or grace_here(env)
+        self.cancellation = Cancellation(partial(self.stop, "cancelled"), partial(agents.stop, 0.0))
+        self._driver = Driver(_settings(options, env, self._grace))
         self._ended: events.EndJob | None = None
         self._late = False
         self._size = 0  # of the last generation
@@ -151,6 +160,8 @@ class ElasticJob:
         ------
         ClusterError
             The time is over.
+        JobCancelled
+            A signal to hvdrun has cancelled the job.
         """
         if timeout_s is not None:
             self._agents.loop.call_later(timeout_s, self._timed_out)
@@ -161,6 +172,8 @@ class ElasticJob:
         self.finish()
         if self._late:
             raise ClusterError("the ranks did not end in time; all of them have been ended.")
+        if self.cancellation.number:
+            raise _cancelled(self.cancellation, self._workers, self._grace)
         report(self._write, self._ended, self._workers, quiet=self._job.quiet)
         return replace(outcome(self._ended, self._workers), answers=self._answers)
 
@@ -171,7 +184,7 @@ class ElasticJob:
     def finish(self) -> None:
         """Wait until the workers and the agents have exited."""
         self._source.close()
-        deadline = time.monotonic() + self._job.grace_s + _EXIT_S
+        deadline = time.monotonic() + self._grace.cancelled_s + _EXIT_S
         while self._workers.running and time.monotonic() < deadline:
             self._agents.run_until(lambda: not self._workers.running, deadline - time.monotonic())
         for host in self._hosts.all:
@@ -323,7 +336,7 @@ class ElasticJob:
                 self._abandon(host)
         for worker in self._workers.running:  # on SIGTERM alone a worker would leave only at its next commit
             worker.host.send(partial(m.ToRank, worker.number, elastic.encode(elastic.Removed(action.reason))))
-        self._agents.stop(self._job.grace_s)
+        self._agents.stop(self._grace.cancelled_s if self.cancellation.number else self._grace.after_failure_s)
 
     def _abandon(self, host: HostAgent) -> None:
         host.queued.clear()
@@ -379,7 +392,7 @@ def _source(options: ElasticOptions, loop: EventLoop, feed: Feed) -> HostSource:
     return StaticHosts(events.HostsFound(options.hosts), feed)
 
 
-def _settings(options: ElasticOptions, job: Job, env: Mapping[str, str]) -> DriverSettings:
+def _settings(options: ElasticOptions, env: Mapping[str, str], grace: GracePeriod) -> DriverSettings:
     """Return the driver's settings: the options, with defaults from the environment."""
     timeout_s, limit, slot_failures = options.timeout_s, options.reset_limit, options.slot_failures
     if timeout_s is None:
@@ -401,7 +414,7 @@ def _settings(options: ElasticOptions, job: Job, env: Mapping[str, str]) -> Driv
         patience_s=max(DriverSettings.patience_s, _hang_s(options, env) + _LATER_S),
         last_call_s=0.0 if options.hosts else DriverSettings.last_call_s,  # a fixed list of hosts is complete
         start_timeout_s=max(timeout_s, DriverSettings.start_timeout_s),
-        end_grace_s=job.grace_s,
+        end_grace_s=grace.after_failure_s,
     )
 
 
@@ -429,6 +442,17 @@ def report(write: Write, end: events.EndJob, workers: Workers, *, quiet: bool) -
         cause.outputs[1].release()
     if end.verdict == "failed":
         write(_sentence(end, cause).encode())
+
+
+def _cancelled(signalled: Cancellation, workers: Workers, grace: GracePeriod) -> JobCancelled:
+    """Return the error of a cancelled job; write the held tracebacks that do not only report the end of other ranks."""
+    for worker in workers:
+        if is_consequence(worker.failure()):
+            worker.outputs[1].forget()
+        worker.outputs[1].release()
+    killed = [worker.rank for worker in workers.ranks() if worker.status == -signal.SIGKILL]
+    ranks = [rank for rank in killed if rank is not None]
+    return signalled.error(ranks, grace.cancelled_s)
 
 
 def _sentence(end: events.EndJob, cause: WorkerProcess | None) -> str:

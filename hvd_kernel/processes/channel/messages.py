@@ -21,6 +21,17 @@ MPIEXEC = -1
 FORWARDED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGWINCH)
 """Signals to hvdrun or to an agent that are for the ranks, as with Open MPI's mpirun."""
 
+_ONE_ORDER_S = 1.0
+
+
+def is_repeated(number: int, seconds: float) -> bool:
+    """Return whether a signal, ``seconds`` after the first one, is the same order on another path.
+
+    A batch system signals the processes of a job, and so do its own launchers. SIGINT comes from a terminal, each time
+    that the user presses Ctrl-C.
+    """
+    return number != signal.SIGINT and seconds < _ONE_ORDER_S
+
 
 class Message(Struct, frozen=True, tag=True):
     """Base of all messages. On the wire a message is a map with its type's name; a reader ignores unknown fields."""
@@ -96,6 +107,7 @@ class StartRanks(Message, frozen=True):
     stays: bool = False  # more ranks may follow, to replace failed ones: the agent waits for its controller
     call: bytes = b""  # the call that each rank runs; its private folder is the last argument of the command
     spares: int = 0  # number of processes that wait for that with their imports done
+    grace_s: float = 0.5  # between SIGTERM and SIGKILL for the ranks, if a signal to the agent ends them
 
 
 class StartFailed(Message, frozen=True):
@@ -191,7 +203,10 @@ class Notice(Message, frozen=True):
 
 
 class Terminated(Message, frozen=True):
-    """A process other than the controller makes this agent stop its ranks."""
+    """A signal to this agent makes it stop its ranks: the controller has not requested that."""
+
+    number: int = signal.SIGTERM
+    again: bool = False  # a later signal, which kills them
 
 
 class Flush(Message, frozen=True):

@@ -18,8 +18,10 @@ from hvdtest.hvdrun import EITHER, HVDRUN, NIGHTLY, RANK, gone, hvdrun, order, p
 from hvdtest.launch import clean_environment
 
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.jobs.grace import GracePeriod
 from hvd_kernel.launch import agents, line_output, monitor
 from hvd_kernel.launch.agents import Agents
+from hvd_kernel.launch.cancellation import cancelled_text
 from hvd_kernel.launch.job_run import Job, launch
 from hvd_kernel.launch.placement import Host
 
@@ -131,7 +133,7 @@ time.sleep(120)
         [sys.executable, "-P", "-c", script],
         2,
         env={"PYTHONWARNINGS": "ignore"},
-        grace_s=0.5,
+        grace=GracePeriod(0.5, 0.5),
         use_mpi=how == "--mpi",
         timeout_s=60.0,  # half of what they sleep
     )
@@ -184,15 +186,8 @@ time.sleep(120)
     job.send_signal(number)
     assert job.wait(60) == (-9 if number == signal.SIGKILL else 128 + number)
     assert gone(mark, 30.0 if number == signal.SIGKILL else 0.0), processes_with(mark)
-    assert job.communicate()[1] == ""
-
-
-WITH_ALL_THE_TIME = """
-import functools, sys
-from hvd_kernel.launch.cli import main as cli
-cli.Job = functools.partial(cli.Job, grace_s=1000.0)
-sys.exit(cli.main())
-"""
+    report = "" if number == signal.SIGKILL else f"hvdrun: {cancelled_text(number)}\n"
+    assert job.communicate()[1] == report
 
 
 @EITHER
@@ -205,7 +200,7 @@ while True:
     time.sleep(1)
 """
     job = subprocess.Popen(
-        [sys.executable, "-P", "-c", WITH_ALL_THE_TIME, "-np", "1", how, sys.executable, "-P", "-c", script],
+        [*HVDRUN, "--grace-period", "1000", "-np", "1", how, sys.executable, "-P", "-c", script],
         env=clean_environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -255,6 +250,30 @@ def test_ranks_that_start_too_late(mark: str) -> None:
     script = "print('waiting', flush=True); import time; time.sleep(60)"
     with pytest.raises(ClusterError, match="did not end in time"):
         launch(Job([sys.executable, "-P", "-c", script], 2, timeout_s=1.0), stdout=io.StringIO(), stderr=io.StringIO())
+
+
+def test_silent_host_is_the_cause_of_the_survivors_failures(
+    ssh: tuple[dict[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that dies: ssh or srun notices that minutes later than the other ranks."""
+    script = """
+import os, signal
+import numpy as np
+from hvd_kernel.core import session, ops
+session.init()
+ops.allreduce(np.ones(3), name="x")
+if session.rank() == 1:
+    os.kill(os.getppid(), signal.SIGSTOP)
+    os.kill(os.getpid(), signal.SIGKILL)
+ops.allreduce(np.ones(3), name="y")
+"""
+    monkeypatch.setenv("PATH", ssh[0]["PATH"])
+    monkeypatch.setattr(monitor, "_ANSWER_S", 1.0)
+    monkeypatch.setattr(monitor, "_SEARCH_S", 60.0)
+    job = Job([sys.executable, "-P", "-c", script], 2, hosts="localhost:1,there:1")
+    with pytest.raises(ClusterError) as raised:
+        launch(job, stdout=io.StringIO(), stderr=io.StringIO())
+    assert str(raised.value) == str(agents.silent_loss_error("there"))
 
 
 def test_function_accepts_streams_of_text_and_of_bytes(mark: str) -> None:

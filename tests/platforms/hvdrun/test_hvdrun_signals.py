@@ -21,12 +21,19 @@ SCRIPT = f"""{RANK}
 import signal, sys
 signals = {{*{[int(number) for number in FORWARDED]}}}
 signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-sys.stdout.write(f"{{rank}} is ready\\n")
+sys.stdout.write(f"{{rank}} has agent {{os.getppid()}}\\n")
 sys.stdout.flush()
 for _ in signals:
     sys.stdout.write(f"{{rank}} received {{signal.sigwait(signals).name}}\\n")
     sys.stdout.flush()
 """
+
+
+def agents_of(process: subprocess.Popen[str]) -> list[int]:
+    """The process id of each rank's agent, once the ranks are ready."""
+    ready = [line.split(" has agent ") for line in lines(process, NP)]
+    assert [rank for rank, _ in ready] == [str(rank) for rank in range(NP)]
+    return [int(pid) for _, pid in ready]
 
 
 def lines(process: subprocess.Popen[str], count: int) -> list[str]:
@@ -50,10 +57,24 @@ def test_signals_are_forwarded_to_every_rank(ssh: tuple[dict[str, str], Path], f
     with subprocess.Popen(
         command, env=clean_environment(**ssh[0]), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
     ) as process:
-        assert lines(process, NP) == [f"{rank} is ready" for rank in range(NP)]
+        agents_of(process)
         for number in FORWARDED:
             process.send_signal(number)
             assert lines(process, NP) == [f"{rank} received {number.name}" for rank in range(NP)]
+        assert process.wait() == 0
+
+
+def test_signals_to_an_agent_are_for_its_ranks(ssh: tuple[dict[str, str], Path]) -> None:
+    """A batch system signals each step of a job; remote agents ended at SIGUSR1."""
+    command = [*HVDRUN, "-np", str(NP), "-H", "here:1,there:1", sys.executable, "-u", "-c", SCRIPT]
+    with subprocess.Popen(
+        command, env=clean_environment(**ssh[0]), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    ) as process:
+        agents = agents_of(process)
+        for number in FORWARDED:
+            for rank, agent in enumerate(agents):
+                os.kill(agent, number)
+                assert lines(process, 1) == [f"{rank} received {number.name}"]
         assert process.wait() == 0
 
 

@@ -96,6 +96,31 @@ def test_stdin_is_not_read_in_the_background_of_a_terminal() -> None:
     os.close(terminal)
 
 
+HOLDS_STDERR = """#!/bin/sh
+exec 1>&-
+sleep 1000 &
+echo $! > "$(dirname "$0")/$$.pid"
+"""
+
+
+def test_agents_end_although_their_stderr_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop still read the stderr of the first agent, closed by then: I/O operation on closed file."""
+    (tmp_path / "ssh").write_text(HOLDS_STDERR)
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{Path(sys.executable).parent}:/usr/bin:/bin")
+    agents = Agents()
+    for name in ("far", "farther"):
+        SpawnedAgent(agents, Host(name, 1), None, None, "")
+    agents.run_until(lambda: all(agent.gone for agent in agents.every), 60)
+    agents.every[1].gone = False  # its exit has not been noticed yet
+    agents.every[1].patience = 0.1
+    try:
+        agents.end()
+    finally:
+        for file in tmp_path.glob("*.pid"):
+            os.kill(int(file.read_text()), signal.SIGKILL)
+
+
 # Standard error of an agent, or of the ssh that runs it: its end comes with the channel's, and says whether its host was silent.
 
 SSH = """#!/bin/sh
