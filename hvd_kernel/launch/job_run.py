@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -51,6 +51,7 @@ from hvd_kernel.processes.channel.authentication import ADDRESS_VARIABLE
 from hvd_kernel.processes.channel.messages import MPIEXEC, RankPlan, StartRanks
 from hvd_kernel.processes.limits import Limits
 from hvd_kernel.processes.mps import decision
+from hvd_kernel.processes.node_environment import is_of_node
 from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 from hvd_kernel.settings import lookup, torchrun
 from hvd_kernel.settings.lookup import without_launchers
@@ -108,6 +109,7 @@ class Job:
     call: bytes = b""  # function call of each rank (``pack_call``): the command gets the path of a folder with it
     on_logged: Callable[[bytes], None] | None = None  # receives the values that ranks of an elastic job log
     on_sample: Callable[[MetricsSample | RankLeft], None] | None = None  # receives telemetry of ranks with a call
+    cores: Mapping[str, int] = field(default_factory=dict)  # allocated on each host; without an entry: unknown
     limits: tuple[Limits, ...] = ()  # of each rank; (): none
     verbose: bool = False  # log on stderr what is started where
     quiet: bool = False  # write neither tracebacks of failed ranks nor the verdict: the caller reports them
@@ -305,6 +307,8 @@ class _StartByHosts:
         return {
             "env": env,
             "inherit_env": agent.remote,
+            "chosen_env": chosen_variables(self._job),
+            "allocated_cores": self._job.cores.get(agent.host.name, 0),
             "is_step": bool(self._job.via),
             "ranks_on_host": len(ranks),
             "mps_ranks": len(ranks),
@@ -436,6 +440,11 @@ def _for_ranks(job: Job, env: dict[str, str]) -> dict[str, str]:
     """Return these variables with the user's, and with those that make `import horovod` import hvd_kernel."""
     env = {"PYTHONFAULTHANDLER": "1"} | env | (job.env or {})  # a rank that crashes in C prints its Python stack
     return env | rank_environment(env)
+
+
+def chosen_variables(job: Job) -> list[str]:
+    """Return the variables of the job's own environment that win over those of another node."""
+    return [name for name in job.env or {} if is_of_node(name)]
 
 
 def _placements(job: Job, hellos: list[dict[str, Any]]) -> list[dict[str, str]]:

@@ -11,10 +11,11 @@ Terms.
 
 from __future__ import annotations
 
+import math
 import shutil
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -274,6 +275,7 @@ class JobSize:
     hosts: str
     sentence: str
     via: str = ""  # the program that starts agents on other hosts instead of ssh
+    cores: Mapping[str, int] = field(default_factory=dict)  # allocated on each host
     part: Part | None = None  # other launchers start the other ranks
 
 
@@ -281,6 +283,12 @@ def agent_launcher(allocated: Allocation | None) -> str:
     """Return the program that starts agents on an allocation's hosts: its own launcher if installed; empty: ssh."""
     via = "" if allocated is None else allocated.via
     return via if via in {*STEPS, JSRUN} and shutil.which(via) else ""
+
+
+def allocated_cores(allocated: Allocation | None) -> dict[str, int]:
+    """Return the number of cores that an allocation has on each host, as far as it is known."""
+    replicas = () if allocated is None else allocated.spec.replicas
+    return {replica.host: math.floor(replica.resources.cpu.request or 0) for replica in replicas}
 
 
 def without_flags(env: Mapping[str, str], np: int = 0) -> JobSize:
@@ -302,7 +310,8 @@ def without_flags(env: Mapping[str, str], np: int = 0) -> JobSize:
         slots = replicas[allocated.own].slots
         return JobSize(slots, f"{HERE}:{slots}", allocated.sentence, part=_part(allocated, allocated.own, env, np))
     hosts = ",".join(hostfile_reader.spelled(replica.host, replica.slots) for replica in replicas)
-    return JobSize(np or allocated.spec.size, hosts, allocated.sentence, via=agent_launcher(allocated))
+    via, cores = agent_launcher(allocated), allocated_cores(allocated)
+    return JobSize(np or allocated.spec.size, hosts, allocated.sentence, via, cores=cores)
 
 
 def _part(allocated: Allocation, index: int, env: Mapping[str, str], np: int) -> Part:

@@ -28,6 +28,7 @@ from hvd_kernel.processes.channel.control_channel import ControlChannel
 from hvd_kernel.processes.child_process import ChildProcess
 from hvd_kernel.processes.lifetime import adopt_orphans, claim
 from hvd_kernel.processes.mps.daemon import HostDaemon
+from hvd_kernel.processes.node_environment import merged, usable_cores
 from hvd_kernel.processes.ports import bound, reserve
 from hvd_kernel.processes.private_dir import CALL, answer_file, private_folder, write_private
 from hvd_kernel.processes.rank_channel import RankChannels
@@ -326,12 +327,13 @@ def _environment(plan: m.StartRanks) -> dict[str, str]:
     ConfigError
         If chosen devices do not exist.
     """
-    cores, neighbours = len(os.sched_getaffinity(0)), plan.ranks_on_host
+    cores, neighbours = usable_cores(plan.allocated_cores), plan.ranks_on_host
     share = dict.fromkeys(limits.THREADS, str(max(1, cores // neighbours))) if neighbours else {}
     inherited = without_launchers(os.environ) if plan.is_step else os.environ  # else it has srun's variables of a task
-    env: dict[str, str] = share | (dict(inherited) if plan.inherit_env else {}) | plan.env
-    if plan.inherit_env and "HVD_HOST" in os.environ:  # the name that this host has set, not the launcher's
-        env["HVD_HOST"] = os.environ["HVD_HOST"]
+    env = plan.env
+    if plan.inherit_env:
+        env = merged(inherited, plan.env, plan.chosen_env, is_step=plan.is_step)
+    env = share | env
     if neighbours:
         gpus.apply_choice(env)
         env.setdefault(gpus.LOADING, gpus.LAZY)

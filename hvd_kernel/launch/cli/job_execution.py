@@ -31,7 +31,7 @@ from hvd_kernel.jobs.shell_lines import is_plain
 from hvd_kernel.launch.forwarding import own_stdin
 from hvd_kernel.launch.job_run import Job, current_folder, launch
 from hvd_kernel.launch.outcome import Outcome
-from hvd_kernel.launch.placement import agent_launcher
+from hvd_kernel.launch.placement import agent_launcher, allocated_cores
 from hvd_kernel.processes.channel.control_channel import is_ready
 from hvd_kernel.processes.child_process import ChildProcess
 from hvd_kernel.processes.limits import means
@@ -87,6 +87,7 @@ def execute(spec: JobSpec, *, choice: str = "", use_mpi: bool = False, verbose: 
         use_mpi=use_mpi,
         mpi_args=tuple(word for name, value in mca.items() for word in ("--mca", name, value)),
         via="" if use_mpi else agent_launcher(allocated),
+        cores=allocated_cores(allocated),
     )
     if any(replica.command for replica in spec.replicas):
         return _run_roles(spec, placed, job, _log)

@@ -93,6 +93,7 @@ def _run(request: HvdrunRequest) -> int:
         verbose=request.verbose,
         grace=None if request.grace_s is None else GracePeriod(request.grace_s, request.grace_s),
         via=size.via,
+        cores=size.cores,
         part=part,
     )
     return (launch(job) if request.elastic is None else launch_elastic(job, request.elastic)).status

@@ -16,7 +16,7 @@ from hvd_kernel.compat import rank_environment
 from hvd_kernel.launch.elastic.assignment import Assigned
 from hvd_kernel.launch.elastic.events import Action, SendTo
 from hvd_kernel.launch.elastic.hosts import HostAgent
-from hvd_kernel.launch.job_run import Job
+from hvd_kernel.launch.job_run import Job, chosen_variables
 from hvd_kernel.launch.line_output import OutputStream, Write, stamp
 from hvd_kernel.launch.outcome import FailedRank
 from hvd_kernel.launch.placement import Host, carried, rendezvous_address, variables_of
@@ -186,6 +186,7 @@ class Orders:
             env=self._environment(far=far),
             ranks=[RankPlan(worker.number, worker.slot, variables, reads_stdin=reads_stdin)],
             inherit_env=far,
+            chosen_env=chosen_variables(self._job),
             ranks_on_host=ranks_on_host,
             mps_ranks=ranks_on_host,
             stays=True,

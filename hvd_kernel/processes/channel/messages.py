@@ -98,6 +98,8 @@ class StartRanks(Message, frozen=True):
     ranks: list[RankPlan]
     folders: list[str] = field(default_factory=list)  # to remove at the end
     inherit_env: bool = False  # their environment is based on the agent's
+    chosen_env: list[str] = field(default_factory=list)  # variables of ``env`` that win over the agent's
+    allocated_cores: int = 0  # of the host, for the threads of its ranks; 0: unknown
     is_step: bool = False  # srun or jsrun has started the agent: its variables of a task do not apply to the ranks
     ranks_on_host: int = 0  # number of ranks that share its cores and devices; 0: for mpiexec, which passes them on
     mps_ranks: int = 0  # number of ranks that share these ranks' devices, for a private MPS daemon; 0: no daemon

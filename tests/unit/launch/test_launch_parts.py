@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from hvd_kernel.errors import ClusterError, ConfigError, UsageError
-from hvd_kernel.launch import line_output
+from hvd_kernel.launch import line_output, placement
 from hvd_kernel.launch.cli import horovodrun, main
 from hvd_kernel.launch.elastic.workers import Streams, Workers
-from hvd_kernel.launch.job_run import Job
+from hvd_kernel.launch.job_run import Job, chosen_variables
 from hvd_kernel.launch.launchers import mpi
 from hvd_kernel.launch.line_output import OutputStream
 from hvd_kernel.launch.monitor import sentence
@@ -467,3 +467,22 @@ def test_exit_is_reported_with_the_name_of_its_signal() -> None:
         "segmentation fault (SIGSEGV)",
         f"real-time signal 1 (signal {signal.SIGRTMIN + 1})",
     ]
+
+
+# What an allocation and the user say about a node.
+
+
+def test_cores_of_an_allocation_are_known_by_host() -> None:
+    env = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "n[1-2]",
+        "SLURM_JOB_CPUS_PER_NODE": "8,4",
+        "SLURM_TASKS_PER_NODE": "2(x2)",
+        "SLURM_NTASKS": "4",
+    }
+    assert placement.without_flags(env).cores == {"n1": 8, "n2": 4}
+
+
+def test_variables_of_a_job_win_over_the_nodes() -> None:
+    job = Job(["true"], 1, env={"CUDA_VISIBLE_DEVICES": "1", "DATA": "/data"})
+    assert chosen_variables(job) == ["CUDA_VISIBLE_DEVICES"]
