@@ -298,12 +298,16 @@ def without_flags(env: Mapping[str, str], np: int = 0) -> JobSize:
     ------
     JobError
         The allocation contradicts itself.
+    UsageError
+        The environment names more ranks than would start.
     """
     allocated = allocation(env)
     if allocated is None:
         devices = gpus.usable(env.get(gpus.CHOICE, "") or "auto", env)
         reason = f"one for each of its {plural(devices, 'GPU')}" if devices else "it has no GPU"
         ranks = np or devices or 1
+        if not np:
+            _check_promise(env, ranks)
         return JobSize(ranks, f"{HERE}:{ranks}", f"{plural(ranks, 'rank')} on this machine: {reason}")
     replicas = allocated.spec.replicas
     if allocated.own is not None:
@@ -312,6 +316,34 @@ def without_flags(env: Mapping[str, str], np: int = 0) -> JobSize:
     hosts = ",".join(hostfile_reader.spelled(replica.host, replica.slots) for replica in replicas)
     via, cores = agent_launcher(allocated), allocated_cores(allocated)
     return JobSize(np or allocated.spec.size, hosts, allocated.sentence, via, cores=cores)
+
+
+_PROMISES = (
+    ("WORLD_SIZE",),
+    ("PET_NNODES", "PET_NPROC_PER_NODE"),  # of operators that start torchrun
+    ("OMPI_COMM_WORLD_SIZE",),
+    ("PMI_SIZE",),
+)
+"""Variables of launchers and operators whose product is the number of ranks of a job."""
+
+
+def fewer_ranks_text(promise: str, promised: int, ranks: int) -> str:
+    """Return that the environment names more ranks than would start, and the remedy."""
+    return (
+        f"hvdrun: {promise} names {plural(promised, 'rank')}, but {ranks} would start, on this machine alone: name all "
+        "hosts by -H or --hostfile, or the number of ranks by -np"
+    )
+
+
+def _check_promise(env: Mapping[str, str], ranks: int) -> None:
+    """Refuse to start fewer ranks than the environment names: the job would train a part and succeed."""
+    if "HOROVOD_RANK" in env:  # this process is a rank of a job, and starts one of its own
+        return
+    for names in _PROMISES:
+        numbers = [int(env[name]) for name in names if env.get(name, "").isdecimal()]
+        if math.prod(numbers) > ranks:
+            promise = " and ".join(f"{name}={env[name]}" for name in names if name in env)
+            raise UsageError(fewer_ranks_text(promise, math.prod(numbers), ranks))
 
 
 def _part(allocated: Allocation, index: int, env: Mapping[str, str], np: int) -> Part:

@@ -84,7 +84,7 @@ def _sge(env: Env, file: File, _resolve: Resolve, _ask: Ask) -> Allocation:
 
 def _mpijob(env: Env, file: File, _resolve: Resolve, _ask: Ask) -> Allocation:
     spec = pods.mpijob(env, file)
-    return Allocation(spec, f"the MPIJob's {pods.hostfile_of(env)} gives {_hosts(spec.replicas)}")
+    return Allocation(spec, f"{pods.hostfile_title(env)} gives {_hosts(spec.replicas)}")
 
 
 def _indexed_job(env: Env, _file: File, _resolve: Resolve, _ask: Ask) -> Allocation:

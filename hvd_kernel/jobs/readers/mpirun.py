@@ -125,6 +125,7 @@ HOROVOD = table(
     ("slots-per-host", Flag("slots")),
     ("network-interface network-interfaces", Flag("interfaces")),
     ("start-timeout", Flag("HOROVOD_START_TIMEOUT")),
+    ("grace-period", Flag("HVD_GRACE_PERIOD")),
     ("gpus", Flag("HVD_GPUS")),
     ("tcp", Flag("NCCL_IB_DISABLE=1", 0)),
     ("gloo verbose disable-cache", Flag("quiet", 0)),
@@ -150,7 +151,7 @@ HOROVOD = table(
 _ONE_DASH = ("np", "H", "hostfile", "p", "i", "prefix-timestamp", "v", "cb", "h")
 OURS = (
     *("--gpus", "--install-", "--uninstall-", "--build-", "--max-restarts", "--discovery-interval", "--spares"),
-    *("--slot-failures", "--host-failures", "--hang-timeout"),
+    *("--slot-failures", "--host-failures", "--hang-timeout", "--grace-period"),
 )
 """Flags that Horovod does not have; they do not make abbreviations ambiguous."""
 HOROVOD_SPELLED = Spellings(

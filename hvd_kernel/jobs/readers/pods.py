@@ -23,16 +23,31 @@ Env = Mapping[str, str]
 File = Callable[[str], str | None]
 Resolve = Callable[[str], Sequence[str]]
 
-_FILES = ("OMPI_MCA_orte_default_hostfile", "I_MPI_HYDRA_HOST_FILE", "HYDRA_HOST_FILE")
+_FILES = (
+    *("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile"),
+    *("I_MPI_HYDRA_HOST_FILE", "HYDRA_HOST_FILE"),
+)
 _SLOTS = ("OMPI_MCA_orte_set_default_slots", "I_MPI_PERHOST")
+_ROLE = "K_MPI_JOB_ROLE"
 _DEFAULT = "/etc/mpi/hostfile"
 _NUMBER = re.compile(r"[0-9]{1,6}", re.ASCII)
 _PORTS = 65_535
 
 
 def is_mpijob_launcher(env: Env) -> bool:
-    """Return whether this is the launcher's pod of a Kubeflow MPIJob."""
-    return env.get("K_MPI_JOB_ROLE") == "launcher"
+    """Return whether this is the launcher's pod of a Kubeflow MPIJob, or has the hostfile of an MPI in its environment.
+
+    The launcher's pod of a TrainJob, and of the first MPIJobs, has the variables of MPI only.
+    """
+    return env.get(_ROLE) == "launcher" or (_ROLE not in env and any(env.get(name) for name in _FILES))
+
+
+def hostfile_title(env: Env) -> str:
+    """Return the hostfile of the launcher's pod for users: the MPIJob's file, or the variable that names it."""
+    if env.get(_ROLE) == "launcher":
+        return f"the MPIJob's {hostfile_of(env)}"
+    name = next(name for name in _FILES if env.get(name))
+    return f"{name}={env[name]}"
 
 
 def mpijob(env: Env, file: File) -> JobSpec:
@@ -46,6 +61,11 @@ def mpijob(env: Env, file: File) -> JobSpec:
     path = hostfile_of(env)
     text = file(path)
     if text is None:
+        if env.get(_ROLE) != "launcher":
+            raise JobError(
+                f"{hostfile_title(env)} cannot be read: an operator mounts it in the launcher's pod. Unset the "
+                "variable if this is none, or name the hosts by -H."
+            )
         raise JobError(f"the MPIJob's hostfile {path} cannot be read: the operator mounts it in the launcher's pod.")
     slots = next((_whole(env, name, 1) for name in _SLOTS if name in env), 1)
     return msgspec.structs.replace(hostfile.read(text, path, slots), kind="mpijob")

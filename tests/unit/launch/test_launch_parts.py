@@ -486,3 +486,28 @@ def test_cores_of_an_allocation_are_known_by_host() -> None:
 def test_variables_of_a_job_win_over_the_nodes() -> None:
     job = Job(["true"], 1, env={"CUDA_VISIBLE_DEVICES": "1", "DATA": "/data"})
     assert chosen_variables(job) == ["CUDA_VISIBLE_DEVICES"]
+
+
+@pytest.mark.parametrize(
+    ("env", "promise", "promised"),
+    [
+        ({"WORLD_SIZE": "4", "RANK": "0"}, "WORLD_SIZE=4", 4),
+        ({"PET_NNODES": "2", "PET_NPROC_PER_NODE": "2"}, "PET_NNODES=2 and PET_NPROC_PER_NODE=2", 4),
+        ({"PET_NNODES": "2", "PET_NPROC_PER_NODE": "auto"}, "PET_NNODES=2 and PET_NPROC_PER_NODE=auto", 2),
+        ({"OMPI_COMM_WORLD_SIZE": "3"}, "OMPI_COMM_WORLD_SIZE=3", 3),
+        ({"PMI_SIZE": "3"}, "PMI_SIZE=3", 3),
+    ],
+)
+def test_fewer_ranks_than_the_environment_names_are_refused(env: dict[str, str], promise: str, promised: int) -> None:
+    """A job of two nodes trained on one rank and succeeded."""
+    with pytest.raises(UsageError) as raised:
+        placement.without_flags(env | {"HVD_GPUS": "none"})
+    assert str(raised.value) == placement.fewer_ranks_text(promise, promised, 1)
+    assert placement.without_flags(env | {"HVD_GPUS": "none"}, np=1).np == 1, "the user's choice"
+
+
+@pytest.mark.parametrize(
+    "env", [{}, {"WORLD_SIZE": "1"}, {"PET_NNODES": "1:4"}, {"WORLD_SIZE": "4", "RANK": "1", "HOROVOD_RANK": "1"}]
+)
+def test_a_rank_alone_may_start(env: dict[str, str]) -> None:
+    assert placement.without_flags(env | {"HVD_GPUS": "none"}).np == 1
