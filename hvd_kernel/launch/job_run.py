@@ -32,9 +32,10 @@ from hvd_kernel.launch.forwarding import forwarded
 from hvd_kernel.launch.launchers import mpi
 from hvd_kernel.launch.launchers.cluster_engine import Engine, EngineRun, Invitation, by_hosts
 from hvd_kernel.launch.launchers.mpi import Mpiexec
-from hvd_kernel.launch.line_output import OutputStream, Write, folder_of, prefixes, standard, writer
+from hvd_kernel.launch.line_output import OutputStream, folder_of, prefixes, standard
 from hvd_kernel.launch.monitor import JobMonitor, RankMonitor, on_sigquit
 from hvd_kernel.launch.outcome import Outcome, shell_status
+from hvd_kernel.launch.output_sinks import OutputLoss, RankFile, Write, report_loss, writer
 from hvd_kernel.launch.placement import (
     Host,
     Part,
@@ -95,6 +96,7 @@ class Job:
     ssh_identity_file: str | None = None
     network_interface: str = ""  # of the rendezvous and the ranks' traffic; empty: the one with the route there
     output_filename: str | None = None  # a folder that gets rank.N/stdout and rank.N/stderr
+    output_max_bytes: int = 0  # of each of these files, which is then rotated; 0: no limit
     start_timeout_s: float | None = None  # for hosts to answer; None: HOROVOD_START_TIMEOUT, else 30
     timeout_s: float | None = None  # of the whole job
     grace: GracePeriod | None = None  # for ranks that have to be stopped; None: the user's, else the platform's
@@ -167,16 +169,18 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
     job = replace(job, env=(job.env or {}) | tracking.rank_environment(env), grace=grace)
     patience = job.start_timeout_s or lookup.start_timeout(env)
     default_out, default_err = standard()
-    out, err = writer(stdout, default_out), writer(stderr, default_err)
+    loss = OutputLoss()
+    out, err = writer(stdout, default_out, loss, "stdout"), writer(stderr, default_err, loss, "stderr")
     agents = Agents(err)
     with SignalHandlers(agents.loop) as handlers, ExitStack() as at_end:
         start = time.monotonic()
         starter = _starter(job, agents, patience, err)
+        at_end.callback(report_loss, loss, err)
         at_end.callback(starter.close)
         at_end.callback(agents.end)
         at_end.callback(handlers.ignore)
         rank_agents = _start(job, starter)
-        outputs = _outputs(job, out, err)
+        outputs = _outputs(job, out, err, loss)
         for output in (output for pair in outputs for output in pair):
             at_end.callback(output.close)
         watches = lookup.engine_options(env).get("stall_warning_s") != "0"
@@ -495,7 +499,7 @@ def _mps_text(agent: AgentHandle, ranks: int, env: Mapping[str, str]) -> bytes:
     return f"hvdrun: {agent.host.name}: MPS: {decision.inspect(ranks, env).sentence}\n".encode()
 
 
-def _outputs(job: Job, out: Write, err: Write) -> list[tuple[OutputStream, OutputStream]]:
+def _outputs(job: Job, out: Write, err: Write, loss: OutputLoss) -> list[tuple[OutputStream, OutputStream]]:
     outputs = []
     for rank in range(job.first, job.first + job.np):
         folder = folder_of(job.output_filename, rank, job.size) if job.output_filename else None
@@ -503,7 +507,7 @@ def _outputs(job: Job, out: Write, err: Write) -> list[tuple[OutputStream, Outpu
             OutputStream(
                 write,
                 prefixes(rank, name, prefix=job.prefix, timestamp=job.timestamp),
-                folder / name if folder else None,
+                RankFile(folder / name, loss, job.output_filename or "", job.output_max_bytes) if folder else None,
                 holds=name == "stderr",
             )
             for name, write in (("stdout", out), ("stderr", err))

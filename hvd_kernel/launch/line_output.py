@@ -6,7 +6,6 @@ Terms.
 
 from __future__ import annotations
 
-import io
 import sys
 import time
 from collections import deque
@@ -15,36 +14,20 @@ from pathlib import Path
 from typing import IO, Any
 
 from hvd_kernel.launch.outcome import begins_traceback
+from hvd_kernel.launch.output_sinks import RankFile, Write
 
 _TAIL = 25  # lines of every stderr that are kept
 _MAX_LINE = 1 << 16  # bytes that are buffered until the end of their line
 _HOLD_S = 3.0  # seconds after which the traceback of a rank that still runs is written
 _HOLD_BYTES = 1 << 18
 
-Write = Callable[[bytes], None]
-
-
-def writer(stream: IO[Any] | None, default: IO[Any]) -> Write:
-    """Return a function that writes bytes to a stream, text or binary, and flushes it."""
-    target = default if stream is None else stream
-    raw = getattr(target, "buffer", target)
-    text = isinstance(raw, io.TextIOBase) or hasattr(raw, "encoding")
-    target.flush()  # its buffered text comes first
-
-    def write(data: bytes) -> None:
-        raw.write(data.decode(errors="replace") if text else data)
-        raw.flush()
-
-    return write
-
 
 class OutputStream:
     """One rank's stdout or stderr: splits it into lines, adds the prefix, and keeps a copy in a file."""
 
-    def __init__(self, sink: Write, prefix: Callable[[], bytes], copy: Path | None, *, holds: bool) -> None:
+    def __init__(self, sink: Write, prefix: Callable[[], bytes], copy: RankFile | None, *, holds: bool) -> None:
         self._sink, self._prefix, self._holds = sink, prefix, holds
-        self._file = copy
-        self._copy = copy.open("wb") if copy is not None else None
+        self._copy = copy
         self._rest = b""
         self._held: list[bytes] = []
         self._held_since = 0.0
@@ -62,10 +45,8 @@ class OutputStream:
 
     def write(self, data: bytes) -> None:
         """Write the lines that these bytes complete; buffer the rest."""
-        if self._file is not None:
-            self._copy = self._copy or self._file.open("ab")  # reopened when a rank's descendants outlive it
+        if self._copy is not None:
             self._copy.write(data)
-            self._copy.flush()
         self._rest += data
         lines = self._rest.splitlines(keepends=True)
         whole = lines[-1].endswith(b"\n") or len(lines[-1]) > _MAX_LINE  # \r may be followed by \n
@@ -108,7 +89,6 @@ class OutputStream:
             self._rest = b""
         if self._copy is not None:
             self._copy.close()
-            self._copy = None
 
     def close(self) -> None:
         """Write all pending output."""

@@ -26,8 +26,9 @@ from hvd_kernel.launch.agents import AgentHandle, Agents, silent_loss_error
 from hvd_kernel.launch.cancellation import Cancellation, JobCancelled
 from hvd_kernel.launch.forwarding import StdinForwarder
 from hvd_kernel.launch.launchers.mpi import Mpiexec
-from hvd_kernel.launch.line_output import OutputStream, Write
+from hvd_kernel.launch.line_output import OutputStream
 from hvd_kernel.launch.outcome import FailedRank, failed, is_consequence, root_cause
+from hvd_kernel.launch.output_sinks import Write
 from hvd_kernel.processes.channel import messages as m
 from hvd_kernel.processes.channel.messages import Message, QueryRank, RankState
 from hvd_kernel.processes.event_loop import Timer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from hvd_kernel.errors import ConfigError
-from hvd_kernel.settings import gpus
+from hvd_kernel.settings import gpus, setting
 
 _LAST_PORT = 65535
 
@@ -38,6 +38,17 @@ def seconds(text: str) -> float:
 def seconds_or_zero(text: str) -> float:
     """Return a finite number of seconds, 0 included."""
     return 0.0 if text == "0" else seconds(text)
+
+
+def size(text: str) -> int:
+    """Return a number of bytes above 0, written as in 1000000, 512K, 100M or 4G."""
+    try:
+        number = int(setting.size(text))
+    except ValueError as expected:
+        raise argparse.ArgumentTypeError(f"{text!r} must be {expected}") from None
+    if not number:
+        raise argparse.ArgumentTypeError(f"{text!r} must be above 0")
+    return number
 
 
 def devices(text: str) -> str:

@@ -89,6 +89,11 @@ JOB: Table = {
         "help": "network interface of the ranks; of several names the first that exists",
     },
     ("--output-filename",): {"metavar": "DIR", "help": "also write the output to DIR/rank.N/stdout and stderr"},
+    ("--output-max-size",): {
+        "type": arguments.size,
+        "metavar": "SIZE",
+        "help": "size of each of these files, as in 100M; a full one becomes stdout.1, which it replaces",
+    },
     ("-prefix-timestamp", "--prefix-output-with-timestamp"): _yes
     | {"dest": "timestamp", "help": "prefix every line with the time"},
     ("--start-timeout",): {
@@ -140,6 +145,7 @@ class HvdrunRequest:
     ssh_identity_file: str | None = None
     interfaces: tuple[str, ...] = ()
     output_filename: str | None = None
+    output_max_bytes: int = 0
     timestamp: bool = False
     start_timeout_s: float | None = None
     grace_s: float | None = None  # between SIGTERM and SIGKILL
@@ -218,6 +224,7 @@ def parse(words: Sequence[str]) -> HvdrunRequest:
         ssh_identity_file=flags.get("ssh_identity_file"),
         interfaces=interfaces,
         output_filename=flags.get("output_filename"),
+        output_max_bytes=flags.get("output_max_size", 0),
         timestamp=flags.get("timestamp", False),
         start_timeout_s=flags.get("start_timeout"),
         grace_s=flags.get("grace_s"),
@@ -243,6 +250,9 @@ def _ignored(flags: Mapping[str, Any], unused_mpi_args: bool, *, has_hosts: obje
     warnings = {
         "--mpi-args and --binding-args are left out: they are for mpiexec, which starts the ranks with --mpi only": (
             unused_mpi_args
+        ),
+        "--output-max-size is left out: it is for the files of --output-filename": (
+            "output_max_size" in flags and "output_filename" not in flags
         ),
         f"--slots-per-host is left out: {SLOTS_NOTE}": "slots" in flags and not has_hosts,
     }

@@ -31,6 +31,7 @@ from hvd_kernel.jobs.shell_lines import is_plain
 from hvd_kernel.launch.forwarding import own_stdin
 from hvd_kernel.launch.job_run import Job, current_folder, launch
 from hvd_kernel.launch.outcome import Outcome
+from hvd_kernel.launch.output_sinks import write_stderr
 from hvd_kernel.launch.placement import agent_launcher, allocated_cores
 from hvd_kernel.processes.channel.control_channel import is_ready
 from hvd_kernel.processes.child_process import ChildProcess
@@ -70,11 +71,11 @@ def execute(spec: JobSpec, *, choice: str = "", use_mpi: bool = False, verbose: 
     placed = place(spec, devices, room)
     mca = dict(spec.mca) if use_mpi else {}
     for warning in still_true(placed.warnings, mca):
-        _log(f"hvdrun: warning: {warning}\n")
+        write_stderr(f"hvdrun: warning: {warning}\n")
     if allocated is not None:
-        _log(f"hvdrun: {allocated.sentence}\n")
+        write_stderr(f"hvdrun: {allocated.sentence}\n")
     if verbose and any(placed.limits):
-        _log(f"hvdrun: limits are kept {means()}\n")
+        write_stderr(f"hvdrun: limits are kept {means()}\n")
     job = Job(
         command=["true"],  # each step has its own
         np=spec.size,
@@ -90,7 +91,7 @@ def execute(spec: JobSpec, *, choice: str = "", use_mpi: bool = False, verbose: 
         cores=allocated_cores(allocated),
     )
     if any(replica.command for replica in spec.replicas):
-        return _run_roles(spec, placed, job, _log)
+        return _run_roles(spec, placed, job, write_stderr)
     return _run_steps(job, spec.steps).status
 
 
@@ -104,7 +105,7 @@ def _environment(spec: JobSpec, placed: Placed, choice: str) -> dict[str, str]:
 def _folder(workdir: str) -> str | None:
     """Return the directory of the steps: the job's, if it exists on this machine; None: the current one."""
     if workdir and not Path(workdir).is_dir():
-        _log(f"hvdrun: warning: there is no {workdir} here: the job runs in {current_folder()}\n")
+        write_stderr(f"hvdrun: warning: there is no {workdir} here: the job runs in {current_folder()}\n")
         return None
     return workdir or None
 
@@ -127,21 +128,16 @@ def _frameworks() -> str:
     return ", ".join(f"{package} {version}" for package, version in versions if version)
 
 
-def _log(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
-
-
 def _run_steps(job: Job, steps: Sequence[str]) -> Outcome:
     """Run each step on all ranks, instead of its command; return the last outcome. The first step reads stdin."""
     outcome = Outcome(())
     for number, step in enumerate(steps, 1):
         if len(steps) > 1:
-            _log(f"hvdrun: step {number} of {len(steps)}: {step}\n")
+            write_stderr(f"hvdrun: step {number} of {len(steps)}: {step}\n")
         outcome = launch(replace(job, command=_command(step), stdin=job.stdin if number == 1 else -1))
         if outcome.status:
             if number < len(steps):
-                _log(f"hvdrun: step {number} failed: the {len(steps) - number} after it do not run.\n")
+                write_stderr(f"hvdrun: step {number} failed: the {len(steps) - number} after it do not run.\n")
             break
     return outcome
 

@@ -21,6 +21,7 @@ from hvd_kernel.launch.cli.flags import HvdrunRequest, parse, split
 from hvd_kernel.launch.elastic.job import launch_elastic
 from hvd_kernel.launch.forwarding import ignore_until_forwarded, own_stdin
 from hvd_kernel.launch.job_run import Job, launch
+from hvd_kernel.launch.output_sinks import write_stderr
 from hvd_kernel.launch.placement import TORCH_PORT_IN_USE, JobSize, without_flags
 from hvd_kernel.processes.limits import Capacity
 from hvd_kernel.processes.ports import reserve_port
@@ -60,7 +61,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _report_error(error: BaseException, status: int) -> int:
     text = str(error)
-    sys.stderr.write(f"{text if text.startswith('hvdrun') else f'hvdrun: {text}'}\n")
+    write_stderr(f"{text if text.startswith('hvdrun') else f'hvdrun: {text}'}\n")
     return status
 
 
@@ -68,13 +69,13 @@ def _run(request: HvdrunRequest) -> int:
     interface = _interface(request.interfaces)
     names = {"HVD_TCP_INTERFACE": "", "HOROVOD_GLOO_IFACE": interface, "NCCL_SOCKET_IFNAME": interface}
     for warning in request.warnings:
-        sys.stderr.write(f"hvdrun: warning: {warning}\n")
+        write_stderr(f"hvdrun: warning: {warning}\n")
     size = _size(request)
     if size.hosts == f"{HERE}:{size.np}" and size.part is None and (shortage := Capacity.now().shortage(size.np)):
-        sys.stderr.write(f"hvdrun: warning: {shortage}: they may be killed while they start; -np says fewer\n")
+        write_stderr(f"hvdrun: warning: {shortage}: they may be killed while they start; -np says fewer\n")
     part = size.part
     if part is not None and part.index == 0 and not reserve_port(part.torch_port):
-        sys.stderr.write(f"hvdrun: warning: {TORCH_PORT_IN_USE.format(port=part.torch_port)}\n")
+        write_stderr(f"hvdrun: warning: {TORCH_PORT_IN_USE.format(port=part.torch_port)}\n")
     job = Job(
         command=request.command,
         np=size.np,
@@ -85,6 +86,7 @@ def _run(request: HvdrunRequest) -> int:
         ssh_identity_file=request.ssh_identity_file,
         network_interface=interface,
         output_filename=request.output_filename,
+        output_max_bytes=request.output_max_bytes,
         start_timeout_s=request.start_timeout_s,
         timestamp=request.timestamp,
         stdin=own_stdin(),
@@ -113,7 +115,7 @@ def _size(request: HvdrunRequest) -> JobSize:
             f"hvdrun: --jsrun is for the hosts of {JSRUN_PLACE}, where jsrun is on PATH: leave out one of them"
         )
     if not request.np or size.via or size.part:
-        sys.stderr.write(f"hvdrun: {size.sentence}\n")
+        write_stderr(f"hvdrun: {size.sentence}\n")
     return size
 
 
@@ -141,9 +143,7 @@ def _interface(names: Sequence[str]) -> str:
         raise UsageError(f"hvdrun: --network-interfaces {','.join(names)}: this host has {', '.join(existing)}")
     chosen = next((name for name in names if name in existing), "")
     if len(names) > 1:
-        sys.stderr.write(
-            f"hvdrun: warning: ranks use one network interface: {chosen}, the first of them that is here\n"
-        )
+        write_stderr(f"hvdrun: warning: ranks use one network interface: {chosen}, the first of them that is here\n")
     return chosen
 
 
@@ -164,7 +164,7 @@ def _report_installed(path: Path) -> int:
 
 def _report_removed(path: Path | None) -> int:
     if path is None:
-        sys.stderr.write("hvdrun: it is not installed here: there is nothing to do\n")
+        write_stderr("hvdrun: it is not installed here: there is nothing to do\n")
     else:
         sys.stdout.write(f"{path}\n")
     return 0

@@ -31,9 +31,10 @@ from hvd_kernel.launch.elastic.state import DriverSettings
 from hvd_kernel.launch.elastic.workers import Orders, RendezvousPlaces, Streams, WorkerProcess, Workers
 from hvd_kernel.launch.forwarding import StdinForwarder, forwarded
 from hvd_kernel.launch.job_run import Job, grace_here
-from hvd_kernel.launch.line_output import Write, standard, writer
+from hvd_kernel.launch.line_output import standard
 from hvd_kernel.launch.monitor import on_sigquit
 from hvd_kernel.launch.outcome import Outcome, failed, is_consequence, shell_status
+from hvd_kernel.launch.output_sinks import OutputLoss, Write, report_loss, writer
 from hvd_kernel.processes.channel import messages as m
 from hvd_kernel.processes.event_loop import EventLoop, SetTimer, Timer, TimerFired
 from hvd_kernel.protocol import elastic
@@ -69,23 +70,27 @@ def launch_elastic(
     env = without_launchers(os.environ) | (job.env or {})
     job = replace(job, env=(job.env or {}) | tracking.rank_environment(env), grace=job.grace or grace_here(env))
     default_out, default_err = standard()
-    write_err = writer(stderr, default_err)
+    loss = OutputLoss()
+    write_err = writer(stderr, default_err, loss, "stderr")
     agents = Agents(write_err)
     running = ElasticJob(
         job,
         options,
         agents,
         Streams(
-            writer(stdout, default_out),
+            writer(stdout, default_out, loss, "stdout"),
             write_err,
             prefix=job.prefix,
             timestamp=job.timestamp,
             folder=job.output_filename,
             digits=len(str((options.max_np or options.np) - 1)),
+            most=job.output_max_bytes,
+            loss=loss,
         ),
         env,
     )
     with SignalHandlers(agents.loop) as handlers, ExitStack() as at_end:
+        at_end.callback(report_loss, loss, write_err)
         at_end.callback(running.wait_for_engine)
         at_end.callback(agents.end)
         at_end.callback(running.close)

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from hvd_kernel.diagnosis.stall import whereabouts as whereabouts_text
 from hvd_kernel.launch.elastic.events import Event, WorkerHung
 from hvd_kernel.launch.elastic.workers import WorkerProcess, Workers
-from hvd_kernel.launch.line_output import Write
 from hvd_kernel.launch.monitor import RankMonitor, whereabouts
+from hvd_kernel.launch.output_sinks import Write
 from hvd_kernel.processes.channel.messages import Message, QueryRank, RankState
 from hvd_kernel.processes.rank_channel import decode, encode
 from hvd_kernel.protocol.elastic import FromWorker, Ready

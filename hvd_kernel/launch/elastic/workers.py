@@ -6,7 +6,7 @@ import os
 import secrets
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -17,8 +17,9 @@ from hvd_kernel.launch.elastic.assignment import Assigned
 from hvd_kernel.launch.elastic.events import Action, SendTo
 from hvd_kernel.launch.elastic.hosts import HostAgent
 from hvd_kernel.launch.job_run import Job, chosen_variables
-from hvd_kernel.launch.line_output import OutputStream, Write, stamp
+from hvd_kernel.launch.line_output import OutputStream, stamp
 from hvd_kernel.launch.outcome import FailedRank
+from hvd_kernel.launch.output_sinks import OutputLoss, RankFile, Write
 from hvd_kernel.launch.placement import Host, carried, rendezvous_address, variables_of
 from hvd_kernel.processes.channel.messages import RankPlan, StartRanks
 from hvd_kernel.protocol import elastic
@@ -72,7 +73,10 @@ class WorkerProcess:
 
 @dataclass(frozen=True)
 class Streams:
-    """Destinations of the workers' output. ``folder``: also into files there, one sub-folder per worker."""
+    """Destinations of the workers' output. ``folder``: also into files there, one sub-folder per worker.
+
+    ``most``: bytes of a file, after which it is rotated; 0: no limit.
+    """
 
     out: Write
     err: Write
@@ -80,6 +84,8 @@ class Streams:
     timestamp: bool
     folder: str | None
     digits: int
+    most: int = 0
+    loss: OutputLoss = field(default_factory=OutputLoss)
 
     def of(self, worker: WorkerProcess) -> tuple[OutputStream, ...]:
         """Return a worker's stdout and stderr."""
@@ -91,12 +97,16 @@ class Streams:
     def _prefix(self, worker: WorkerProcess, name: str) -> bytes:
         return stamp(self.timestamp) + (f"[{worker.label}]<{name}>:".encode() if self.prefix else b"")
 
-    def _copy(self, worker: WorkerProcess, name: str) -> Path | None:
+    def _copy(self, worker: WorkerProcess, name: str) -> RankFile | None:
         if self.folder is None:
             return None
         folder = Path(self.folder) / f"rank.{worker.number:0{self.digits}d}"
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            self.loss.record(self.folder, 0, error)
+            return None
+        return RankFile(folder / name, self.loss, self.folder, self.most)
 
 
 class Workers:

@@ -21,7 +21,8 @@ from hvd_kernel.errors import ClusterError, ConfigError
 from hvd_kernel.formatting.units import plural
 from hvd_kernel.jobs.readers.mpirun import MPI
 from hvd_kernel.launch.agents import AgentHandle
-from hvd_kernel.launch.line_output import OutputStream, Write
+from hvd_kernel.launch.line_output import OutputStream
+from hvd_kernel.launch.output_sinks import Write
 from hvd_kernel.launch.placement import Host, is_local, places
 from hvd_kernel.processes import open_mpi
 from hvd_kernel.processes.channel.messages import ChannelClosed, Message, Output, RankExited, StartFailed

@@ -216,9 +216,9 @@ def test_fragmented_messages_after_a_greeting() -> None:
 class Heard:
     """An output stream and the text written to it."""
 
-    def __init__(self, *, holds: bool = False, copy: Path | None = None) -> None:
+    def __init__(self, *, holds: bool = False) -> None:
         self.text = b""
-        self.output = OutputStream(self.write, lambda: b"> ", copy, holds=holds)
+        self.output = OutputStream(self.write, lambda: b"> ", None, holds=holds)
 
     def write(self, data: bytes) -> None:
         self.text += data
