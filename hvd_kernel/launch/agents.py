@@ -67,6 +67,11 @@ class AgentHandle:
                 self._agents.notify(f"hvdrun: {self.host.name}: {message.text}\n".encode())
             self._agents.on_message(self, message)
 
+    @property
+    def title(self) -> str:
+        """Return the name of its host for reports: as the user names it, or this host's own."""
+        return self.host.name if self.remote or not self.hello else str(self.hello["name"])
+
     def on_hello(self, hello: Hello) -> None:
         """Record its first message."""
         self.hello = hello.card

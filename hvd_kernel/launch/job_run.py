@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -28,6 +29,7 @@ from hvd_kernel.jobs.grace import GracePeriod, grace_period
 from hvd_kernel.jobs.readers.mpirun import JSRUN
 from hvd_kernel.launch.agents import AgentHandle, AgentListener, Agents
 from hvd_kernel.launch.cancellation import SignalHandlers
+from hvd_kernel.launch.exit_report import JobExit, recorded
 from hvd_kernel.launch.forwarding import forwarded
 from hvd_kernel.launch.launchers import mpi
 from hvd_kernel.launch.launchers.cluster_engine import Engine, EngineRun, Invitation, by_hosts
@@ -96,6 +98,7 @@ class Job:
     ssh_identity_file: str | None = None
     network_interface: str = ""  # of the rendezvous and the ranks' traffic; empty: the one with the route there
     output_filename: str | None = None  # a folder that gets rank.N/stdout and rank.N/stderr
+    exit_report: str | None = None  # a JSON file that gets the exits of all ranks
     output_max_bytes: int = 0  # of each of these files, which is then rotated; 0: no limit
     start_timeout_s: float | None = None  # for hosts to answer; None: HOROVOD_START_TIMEOUT, else 30
     timeout_s: float | None = None  # of the whole job
@@ -165,22 +168,30 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
         A signal to hvdrun or to an agent has cancelled the job.
     """
     env = without_launchers(os.environ) | (job.env or {})
-    grace = job.grace or grace_here(env)
-    job = replace(job, env=(job.env or {}) | tracking.rank_environment(env), grace=grace)
-    patience = job.start_timeout_s or lookup.start_timeout(env)
+    job = replace(job, env=(job.env or {}) | tracking.rank_environment(env))
     default_out, default_err = standard()
-    loss = OutputLoss()
-    out, err = writer(stdout, default_out, loss, "stdout"), writer(stderr, default_err, loss, "stderr")
+    with recorded(job.exit_report) as record:
+        out = writer(stdout, default_out, record.loss, "stdout")
+        err = writer(stderr, default_err, record.loss, "stderr")
+        outcome = record.outcome = _run(job, env, out, err, record)
+    return outcome
+
+
+def _run(job: Job, env: Mapping[str, str], out: Write, err: Write, record: JobExit) -> Outcome:
+    """Start the ranks, forward their output and wait for their exit."""
+    grace = job.grace or grace_here(env)
+    job = replace(job, grace=grace)
+    patience = job.start_timeout_s or lookup.start_timeout(env)
     agents = Agents(err)
     with SignalHandlers(agents.loop) as handlers, ExitStack() as at_end:
         start = time.monotonic()
         starter = _starter(job, agents, patience, err)
-        at_end.callback(report_loss, loss, err)
+        at_end.callback(report_loss, record.loss, err)
         at_end.callback(starter.close)
         at_end.callback(agents.end)
         at_end.callback(handlers.ignore)
         rank_agents = _start(job, starter)
-        outputs = _outputs(job, out, err, loss)
+        outputs = _outputs(job, out, err, record.loss)
         for output in (output for pair in outputs for output in pair):
             at_end.callback(output.close)
         watches = lookup.engine_options(env).get("stall_warning_s") != "0"
@@ -194,6 +205,7 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
             monitor=monitor,
             on_sample=job.on_sample or _ignore,
         )
+        record.ranks = partial(running.exits, job.first)
         handlers.pass_to(running.cancellation.on_signal)
         remaining = None if job.timeout_s is None else start + job.timeout_s - time.monotonic()
         try:
@@ -203,7 +215,10 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
             running.stop()
             running.run(-1, None)
             raise
-        return _outcome(job, running, err)
+        outcome = _outcome(job, running, err)
+        if outcome.failed is not None:
+            record.first_cause = running.exit_of(outcome.failed, job.first)
+        return outcome
 
 
 def grace_here(env: Mapping[str, str]) -> GracePeriod:

@@ -24,6 +24,7 @@ from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.jobs.grace import GracePeriod
 from hvd_kernel.launch.agents import AgentHandle, Agents, silent_loss_error
 from hvd_kernel.launch.cancellation import Cancellation, JobCancelled
+from hvd_kernel.launch.exit_report import RankExit, now
 from hvd_kernel.launch.forwarding import StdinForwarder
 from hvd_kernel.launch.launchers.mpi import Mpiexec
 from hvd_kernel.launch.line_output import OutputStream
@@ -65,6 +66,8 @@ class JobMonitor:
         self.failures: list[FailedRank] = []
         self.codes: dict[int, int] = {}
         self.answers: dict[int, bytes] = {}  # to the job's call
+        self._pids: dict[int, int] = {}
+        self._ended: dict[int, str] = {}  # when each rank has ended
         self._agents, self._outputs, self._rank_agents, self._grace = agents, outputs, rank_agents, grace
         self.cancellation = Cancellation(self._terminate, partial(self._stop, 0.0))
         self._mpiexec, self._monitor, self._on_sample = mpiexec, monitor, on_sample
@@ -134,7 +137,7 @@ class JobMonitor:
                 self._stdin.resume()
             case m.RankExited():
                 self._on_exit(message.rank, message.status)
-            case m.RankKilled() | m.Answered():
+            case m.RankKilled() | m.Answered() | m.RankStarted():
                 self._record(message)
             case m.Terminated():
                 self._on_terminated(agent, message)
@@ -166,12 +169,15 @@ class JobMonitor:
             case elastic.Stepped() as stepped:
                 self._monitor.compare(message.rank, stepped)
 
-    def _record(self, message: m.RankKilled | m.Answered) -> None:
-        """Record a message that comes right before a rank's exit."""
-        if isinstance(message, m.Answered):
-            self.answers[message.rank] = message.data
-        else:
-            self._reasons[message.rank] = message.reason
+    def _record(self, message: m.RankKilled | m.Answered | m.RankStarted) -> None:
+        """Record what is reported with a rank's exit."""
+        match message:
+            case m.Answered():
+                self.answers[message.rank] = message.data
+            case m.RankStarted():
+                self._pids[message.rank] = message.pid
+            case m.RankKilled():
+                self._reasons[message.rank] = message.reason
 
     def _call_later(self, seconds: float, callback: Callable[[], None]) -> None:
         """Schedule a call in place of an earlier one of the same function."""
@@ -207,8 +213,8 @@ class JobMonitor:
     def _on_loss(self, agent: AgentHandle, loss: ClusterError) -> None:
         """End the job for a lost host, unless a signal that cancels it, and may have ended the agent, arrives soon."""
         for rank in self._missing(agent):
-            self.codes[rank] = -signal.SIGKILL
-            self._monitor.on_exit(rank)
+            self._reasons[rank] = str(loss)
+            self._record_exit(rank, -signal.SIGKILL)
         self._loss = self._loss or loss
         self._call_later(_SETTLE_S, self._raise_loss)
 
@@ -253,8 +259,7 @@ class JobMonitor:
         self.failures.append(FailedRank(rank, code, self._outputs[rank][1].tail))
 
     def _on_exit(self, rank: int, code: int) -> None:
-        self.codes[rank] = code
-        self._monitor.on_exit(rank)
+        self._record_exit(rank, code)
         if code and not self._is_stopped and not (rank in self._ended_by_mpi and code in _BY_SIGNAL):
             out, err = self._outputs[rank]
             out.finish()
@@ -263,6 +268,29 @@ class JobMonitor:
         if len(self.codes) == len(self._rank_agents):
             self._expect_exit_of_mpiexec(_LINGER_S)
             self._flush_mpiexec()
+
+    def _record_exit(self, rank: int, code: int) -> None:
+        self.codes[rank] = code
+        self._ended[rank] = now()
+        self._monitor.on_exit(rank)
+
+    def exits(self, first: int = 0) -> list[RankExit]:
+        """Return the exits of all ranks; ``first``: the number of the first of these ranks."""
+        return [self.exit_of(rank, first) for rank in range(len(self._rank_agents))]
+
+    def exit_of(self, rank: int, first: int = 0) -> RankExit:
+        """Return the exit of a rank."""
+        agent, code = self._rank_agents[rank], self.codes.get(rank)
+        tail = self._outputs[rank][1].tail
+        return RankExit(
+            rank + first,
+            agent.title,
+            self._pids.get(rank),
+            code,
+            self._ended.get(rank),
+            self._reasons.get(rank, ""),
+            code is not None and is_consequence(FailedRank(rank, code, tail)),
+        )
 
     def _on_failure(self, failure: FailedRank) -> None:
         self._first_failure = self._first_failure or time.monotonic()

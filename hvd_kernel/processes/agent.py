@@ -39,6 +39,7 @@ from hvd_kernel.settings.lookup import without_launchers
 from hvd_kernel.settings.network import machine, networks
 from hvd_kernel.version import __version__
 
+_HUNG_UP_S = 0.5  # for the ranks to end after SIGHUP: the connection to the launcher is about to close
 _ROOM = 1 << 20  # unsent bytes from which the ranks' output is no longer read
 
 
@@ -96,7 +97,7 @@ class Agent(ProcessSupervisor):
             self.send(m.Terminated(number))
             if m.MPIEXEC not in self._ranks:
                 self._dismissed_at = now
-                self.stop(self._grace_s)
+                self.stop(self._grace_s if number == signal.SIGTERM else min(self._grace_s, _HUNG_UP_S))
         elif not m.is_repeated(number, now - self._dismissed_at):
             self.send(m.Terminated(number, again=True))
             self.stop(0.0)
@@ -189,8 +190,7 @@ class Agent(ProcessSupervisor):
         command = [*plan.command, *self._call(rank.rank, plan.call)]
         is_plain = not (rank.reads_stdin or rank.limits)
         if is_plain and (spare := self._spares.use(command, env, partial(self._on_exit, rank.rank))):
-            self._ranks[rank.rank] = spare
-            self._read(rank.rank, spare)
+            self._add(rank.rank, spare)
             return
         child = ChildProcess(
             command,
@@ -203,10 +203,14 @@ class Agent(ProcessSupervisor):
             limits=rank.limits,
             new_session=True,
         )
-        self._ranks[rank.rank] = child
         self.hold(child, partial(self._on_exit, rank.rank))
         self.limit(child.pid, child.limits, partial(self._on_exceeded, rank.rank, child))
-        self._read(rank.rank, child)
+        self._add(rank.rank, child)
+
+    def _add(self, rank: int, child: ChildProcess) -> None:
+        self._ranks[rank] = child
+        self._read(rank, child)
+        self.send(m.RankStarted(rank, child.pid))
 
     def _call(self, rank: int, call: bytes) -> list[str]:
         """Write the call, if any, into a folder for a rank, and return the arguments with its path."""

@@ -134,7 +134,7 @@ HOROVOD = table(
     ("mpi-args binding-args", Flag("ignored", 1, "ranks are started without MPI; `hvdrun --mpi` takes it")),
     ("p ssh-port", Flag("ignored", 1, "use `hvdrun -p`, or ~/.ssh/config")),
     ("i ssh-identity-file", Flag("ignored", 1, "use `hvdrun -i`, or ~/.ssh/config")),
-    ("output-filename output-max-size", Flag("ignored", 1, _OUTPUT)),
+    ("output-filename output-max-size exit-report", Flag("ignored", 1, _OUTPUT)),
     ("prefix-timestamp prefix-output-with-timestamp", Flag("ignored", 0, _LOOKS)),
     ("config-file", Flag("ignored", 1, "its values are not read: give them as flags")),
     ("min-np min-num-proc max-np max-num-proc elastic-timeout", Flag("ignored", 1, _ELASTIC)),
@@ -151,7 +151,7 @@ HOROVOD = table(
 _ONE_DASH = ("np", "H", "hostfile", "p", "i", "prefix-timestamp", "v", "cb", "h")
 OURS = (
     *("--gpus", "--install-", "--uninstall-", "--build-", "--max-restarts", "--discovery-interval", "--spares"),
-    *("--slot-failures", "--host-failures", "--hang-timeout", "--grace-period", "--output-max-size"),
+    *("--slot-failures", "--host-failures", "--hang-timeout", "--grace-period", "--output-max-size", "--exit-report"),
 )
 """Flags that Horovod does not have; they do not make abbreviations ambiguous."""
 HOROVOD_SPELLED = Spellings(

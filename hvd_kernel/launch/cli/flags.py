@@ -94,6 +94,7 @@ JOB: Table = {
         "metavar": "SIZE",
         "help": "size of each of these files, as in 100M; a full one becomes stdout.1, which it replaces",
     },
+    ("--exit-report",): {"metavar": "FILE", "help": "write to a JSON file how the job and each rank ended"},
     ("-prefix-timestamp", "--prefix-output-with-timestamp"): _yes
     | {"dest": "timestamp", "help": "prefix every line with the time"},
     ("--start-timeout",): {
@@ -146,6 +147,7 @@ class HvdrunRequest:
     interfaces: tuple[str, ...] = ()
     output_filename: str | None = None
     output_max_bytes: int = 0
+    exit_report: str | None = None
     timestamp: bool = False
     start_timeout_s: float | None = None
     grace_s: float | None = None  # between SIGTERM and SIGKILL
@@ -224,6 +226,7 @@ def parse(words: Sequence[str]) -> HvdrunRequest:
         ssh_identity_file=flags.get("ssh_identity_file"),
         interfaces=interfaces,
         output_filename=flags.get("output_filename"),
+        exit_report=flags.get("exit_report"),
         output_max_bytes=flags.get("output_max_size", 0),
         timestamp=flags.get("timestamp", False),
         start_timeout_s=flags.get("start_timeout"),

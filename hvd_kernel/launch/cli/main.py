@@ -86,6 +86,7 @@ def _run(request: HvdrunRequest) -> int:
         ssh_identity_file=request.ssh_identity_file,
         network_interface=interface,
         output_filename=request.output_filename,
+        exit_report=request.exit_report,
         output_max_bytes=request.output_max_bytes,
         start_timeout_s=request.start_timeout_s,
         timestamp=request.timestamp,

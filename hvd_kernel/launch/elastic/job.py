@@ -29,12 +29,13 @@ from hvd_kernel.launch.elastic.schedulers import source
 from hvd_kernel.launch.elastic.stalls import WorkerStalls
 from hvd_kernel.launch.elastic.state import DriverSettings
 from hvd_kernel.launch.elastic.workers import Orders, RendezvousPlaces, Streams, WorkerProcess, Workers
+from hvd_kernel.launch.exit_report import JobExit, RankExit, recorded
 from hvd_kernel.launch.forwarding import StdinForwarder, forwarded
 from hvd_kernel.launch.job_run import Job, grace_here
 from hvd_kernel.launch.line_output import standard
 from hvd_kernel.launch.monitor import on_sigquit
 from hvd_kernel.launch.outcome import Outcome, failed, is_consequence, shell_status
-from hvd_kernel.launch.output_sinks import OutputLoss, Write, report_loss, writer
+from hvd_kernel.launch.output_sinks import Write, report_loss, writer
 from hvd_kernel.processes.channel import messages as m
 from hvd_kernel.processes.event_loop import EventLoop, SetTimer, Timer, TimerFired
 from hvd_kernel.protocol import elastic
@@ -66,44 +67,56 @@ def launch_elastic(
     JobCancelled
         A signal to hvdrun has cancelled the job.
     """
-    begun = time.monotonic()
     env = without_launchers(os.environ) | (job.env or {})
     job = replace(job, env=(job.env or {}) | tracking.rank_environment(env), grace=job.grace or grace_here(env))
     default_out, default_err = standard()
-    loss = OutputLoss()
-    write_err = writer(stderr, default_err, loss, "stderr")
+    with recorded(job.exit_report) as record:
+        out = writer(stdout, default_out, record.loss, "stdout")
+        err = writer(stderr, default_err, record.loss, "stderr")
+        outcome = record.outcome = _run(job, options, out, err, record)
+    return outcome
+
+
+def _run(job: Job, options: ElasticOptions, out: Write, write_err: Write, record: JobExit) -> Outcome:
+    """Start the ranks, and run the job to its end."""
+    begun = time.monotonic()
+    env = without_launchers(os.environ) | (job.env or {})
     agents = Agents(write_err)
     running = ElasticJob(
         job,
         options,
         agents,
         Streams(
-            writer(stdout, default_out, loss, "stdout"),
+            out,
             write_err,
             prefix=job.prefix,
             timestamp=job.timestamp,
             folder=job.output_filename,
             digits=len(str((options.max_np or options.np) - 1)),
             most=job.output_max_bytes,
-            loss=loss,
+            loss=record.loss,
         ),
         env,
     )
     with SignalHandlers(agents.loop) as handlers, ExitStack() as at_end:
-        at_end.callback(report_loss, loss, write_err)
+        at_end.callback(report_loss, record.loss, write_err)
         at_end.callback(running.wait_for_engine)
         at_end.callback(agents.end)
         at_end.callback(running.close)
         at_end.callback(handlers.ignore)
+        record.ranks = running.exits
         handlers.pass_to(running.cancellation.on_signal)
         try:
             with forwarded(agents), on_sigquit(running.stalls.request_report):
                 left = None if job.timeout_s is None else begun + job.timeout_s - time.monotonic()
-                return running.run(left)
+                outcome = running.run(left)
         except KeyboardInterrupt:
             running.stop("interrupted")
             running.finish()
             raise
+        if outcome.failed_worker is not None:
+            record.first_cause = running.exit_of(outcome.failed_worker)
+        return outcome
 
 
 class ElasticJob:
@@ -186,6 +199,17 @@ class ElasticJob:
         """Stop the workers."""
         self._feed(events.EndRequested(reason))
 
+    def exits(self) -> list[RankExit]:
+        """Return the exits of all processes that the job has had, in the order of their start."""
+        return [self.exit_of(worker.number) for worker in self._workers]
+
+    def exit_of(self, number: int) -> RankExit:
+        """Return the exit of a process."""
+        worker = self._workers[number]
+        is_other = worker.status is not None and is_consequence(worker.failure())
+        host = worker.host.handle.title
+        return RankExit(worker.rank, host, worker.pid, worker.status, worker.ended, worker.reason, is_other)
+
     def finish(self) -> None:
         """Wait until the workers and the agents have exited."""
         self._source.close()
@@ -249,8 +273,8 @@ class ElasticJob:
             case m.RankState():
                 self.stalls.receive(worker, message.state)
                 self._keep_house()
-            case m.RankKilled():
-                worker.reason = message.reason
+            case m.RankStarted() | m.RankKilled():
+                worker.record(message)
             case m.Answered():
                 self._answers[worker.number] = message.data
             case m.StartFailed():

@@ -16,12 +16,13 @@ from hvd_kernel.compat import rank_environment
 from hvd_kernel.launch.elastic.assignment import Assigned
 from hvd_kernel.launch.elastic.events import Action, SendTo
 from hvd_kernel.launch.elastic.hosts import HostAgent
+from hvd_kernel.launch.exit_report import now
 from hvd_kernel.launch.job_run import Job, chosen_variables
 from hvd_kernel.launch.line_output import OutputStream, stamp
 from hvd_kernel.launch.outcome import FailedRank
 from hvd_kernel.launch.output_sinks import OutputLoss, RankFile, Write
 from hvd_kernel.launch.placement import Host, carried, rendezvous_address, variables_of
-from hvd_kernel.processes.channel.messages import RankPlan, StartRanks
+from hvd_kernel.processes.channel.messages import RankKilled, RankPlan, RankStarted, StartRanks
 from hvd_kernel.protocol import elastic
 from hvd_kernel.protocol.elastic import Place
 from hvd_kernel.settings.lookup import without_launchers
@@ -35,7 +36,9 @@ class WorkerProcess:
     host: HostAgent
     slot: int
     place: Place | None = None  # the last one that was sent to it
+    pid: int | None = None
     status: int | None = None  # of its exit, as in ``subprocess``
+    ended: str | None = None  # when it has exited
     reason: str = ""  # what has killed it: a limit
     reachable: bool = False  # it can be queried for its whereabouts
     outputs: tuple[OutputStream, ...] = ()  # stdout and stderr
@@ -59,9 +62,17 @@ class WorkerProcess:
         """Write its output to stdout or stderr."""
         self.outputs[stream == "stderr"].write(data)
 
+    def record(self, message: RankStarted | RankKilled) -> None:
+        """Record its process id, or the limit that has killed it."""
+        if isinstance(message, RankStarted):
+            self.pid = message.pid
+        else:
+            self.reason = message.reason
+
     def end(self, status: int) -> None:
         """Record its exit."""
         self.status = status
+        self.ended = now()
         for output in self.outputs:
             output.finish()
 

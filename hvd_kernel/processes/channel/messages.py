@@ -112,6 +112,13 @@ class StartRanks(Message, frozen=True):
     grace_s: float = 0.5  # between SIGTERM and SIGKILL for the ranks, if a signal to the agent ends them
 
 
+class RankStarted(Message, frozen=True):
+    """A rank has started, with this process id."""
+
+    rank: int
+    pid: int
+
+
 class StartFailed(Message, frozen=True):
     """The ranks cannot be started."""
 
@@ -371,7 +378,8 @@ class RunProgram(Message, frozen=True):
 
 ALL = (
     *(RankExited, Stop, SignalRanks, StopRank, ChannelClosed),
-    *(Hello, StartRanks, StartFailed, Output, Input, InputTaken, Answered, RankKilled, Terminated, Flush, Flushed),
+    *(Hello, StartRanks, RankStarted, StartFailed, Output, Input, InputTaken),
+    *(Answered, RankKilled, Terminated, Flush, Flushed),
     *(QueryRank, RankState, FromRank, ToRank, SparesReady, SparesFailed, Notice),
     *(Connected, SetSpares, ReplaceRanks, RanksJoining, Resized, LimitRank),
     *(Remember, Detach, Detached, DetachFailed, Attached, Refused, MoveIn),

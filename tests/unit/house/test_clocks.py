@@ -24,6 +24,7 @@ FOR_PEOPLE = {  # nothing waits for any of them
     "hvd_kernel/spark/common/job.py": "when a value was logged",
     "hvd_kernel/processes/bandwidth.py": "when a measurement was made",
     "magics/cell_view.py": "when a cell ran, for its record",
+    "hvd_kernel/launch/exit_report.py": "when a rank has ended",
     "hvd_kernel/tracking/sink.py": "when a run began and a value was logged",
     "hvd_kernel/processes/leftovers.py": "the age of a folder, which the file system tells by the wall clock",
 }

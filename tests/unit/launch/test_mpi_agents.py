@@ -23,7 +23,7 @@ from hvd_kernel.launch.placement import Host
 from hvd_kernel.processes.channel import authentication
 from hvd_kernel.processes.channel.authentication import ADDRESS_VARIABLE, ProvenChannel
 from hvd_kernel.processes.channel.control_channel import pack
-from hvd_kernel.processes.channel.messages import ChannelClosed, Hello, Message, Output, RankExited
+from hvd_kernel.processes.channel.messages import ChannelClosed, Hello, Message, Output, RankExited, RankStarted
 
 SECRET = "s3cret"
 PATIENCE_S = 120.0
@@ -69,8 +69,10 @@ def test_rank_is_started_read_and_released(addresses: list[str], agents: Agents)
     assert agent.host == Host(agent.hello["name"] if addresses else "localhost", 1)
     command = ["sh", "-c", f"echo $OMPI_COMM_WORLD_RANK${ADDRESS_VARIABLE}$OMP_NUM_THREADS; exit 3"]
     agent.send(order(command, "/", 7, inherit_env=True, ranks_on_host=10**6, env={}))
-    said = received_until(agents, RankExited)
-    assert said == [Output(7, "stdout", b"01\n"), RankExited(7, 3)]
+    begin, *rest = received_until(agents, RankExited)
+    assert isinstance(begin, RankStarted)
+    assert (begin.rank, begin.pid > 0) == (7, True)
+    assert rest == [Output(7, "stdout", b"01\n"), RankExited(7, 3)]
     assert process.poll() is None, "it stays until the launcher hangs up, so that mpiexec sees nothing end"
     agent.hang_up()
     assert process.wait(PATIENCE_S) == 0
