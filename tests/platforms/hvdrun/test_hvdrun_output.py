@@ -79,7 +79,6 @@ time.sleep(120)
 @pytest.mark.parametrize("flags", [[], pytest.param(["--min-np", "2"], marks=NIGHTLY)], ids=["fixed", "elastic"])
 def test_exit_report_names_the_first_cause(tmp_path: Path, flags: list[str]) -> None:
     path = tmp_path / "exit.json"
-    # With the one allowed restart used up by the failure, an elastic job ends, too.
     done = hvdrun("-np", "2", *flags, "--exit-report", str(path), script=SPOKEN)
     report = json.loads(path.read_text())
     assert (done.returncode, report["outcome"], report["status"]) == (3, "failed", 3)

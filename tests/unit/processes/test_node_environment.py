@@ -44,7 +44,7 @@ def test_a_step_without_devices_has_none() -> None:
     assert merged(node, BATCH, is_step=True) == {**node, "OMP_NUM_THREADS": "4"}
 
 
-def test_over_ssh_the_launchers_devices_apply_unless_the_node_sets_them() -> None:
+def test_over_ssh_the_launchers_devices_are_the_default() -> None:
     carried = {"DATA": "/data", "SLURM_JOB_ID": "7", "OMP_NUM_THREADS": "4"}
     assert merged({}, BATCH) == {**carried, "CUDA_VISIBLE_DEVICES": "1"}
     assert merged({"CUDA_VISIBLE_DEVICES": "2"}, BATCH) == {**carried, "CUDA_VISIBLE_DEVICES": "2"}
