@@ -61,7 +61,7 @@ def pyarrow() -> None:
     assert rows.to_pylist() == [0, 1, 1]
     assert hvd.broadcast(mine, 1).to_pylist() == [1.0, 3.0]
     assert mine.to_pylist() == [1.0, 2.0 + hvd.rank()]
-    raises(ValueError, "pyarrow.lib.FloatArray cannot be overwritten from here", hvd.allreduce_, mine)
+    raises(ValueError, "cannot be overwritten from here", hvd.allreduce_, mine)
     out = np.empty(2, "f4")
     assert hvd.allreduce(mine, op=hvd.Sum, out=out) is out
     assert out.tolist() == [2.0, 5.0]
