@@ -19,6 +19,7 @@ from hvd_kernel.formatting import units
 from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.protocol.messages import GPU_FIGURES
 from hvd_kernel.widgets.board import GBPS, SAMPLES, Mark, Message, Row
+from hvd_kernel.widgets.series import HIGH, LOW, VALUE
 
 WIDTH = 860
 MARGIN = 16
@@ -170,6 +171,7 @@ class _Picture:
                 width,
                 label,
                 (curves["t"], curves["y"].get(key, [])),
+                ends=_ends(curves["y"], key),
                 zero=not key.startswith("log:"),
                 marks=marks,
             )
@@ -219,6 +221,19 @@ class _Picture:
         ]
 
 
+def _ends(curves: Mapping[str, Sequence[Sequence[float | None]]], key: str) -> list[list[list[float | None]]]:
+    """Return the columns of the greatest and of the least values of a curve; none if each column has one value."""
+    if not key.startswith(VALUE) or LOW + (name := key.removeprefix(VALUE)) not in curves:
+        return []
+    return [
+        [
+            [value if end is None else end for end, value in zip(*column, strict=True)]
+            for column in zip(curves[prefix + name], curves[key], strict=True)
+        ]
+        for prefix in (HIGH, LOW)
+    ]
+
+
 def chart(
     x: float,
     y: float,
@@ -228,10 +243,14 @@ def chart(
     *,
     zero: bool,
     marks: Sequence[Mark] = (),
+    ends: Sequence[Sequence[Sequence[float | None]]] = (),
 ) -> str:
-    """Return one chart: a line per rank over time, three grid lines, marks, the label above."""
+    """Return one chart: a line per rank over time, three grid lines, marks, the label above.
+
+    ``ends``: columns of the greatest and of the least values, between which each rank has a band.
+    """
     t, columns = curve
-    values = [v for column in columns for v in column if v is not None]
+    values = [v for part in (columns, *ends) for column in part for v in column if v is not None]
     parts = [text(x, y + 12, _cut(label, 40), weight=600)]
     if not values:
         return parts[0] + text(x + width / 2, y + PLOT_HEIGHT / 2, "no values", SOFT, anchor="middle")
@@ -239,16 +258,21 @@ def chart(
     left, top, right = x + 44, y + 26, x + width
     sx = (right - left) / ((t[-1] - t[0]) or 1.0)
     sy = (PLOT_HEIGHT - 4) / (high - low)
+
+    def points_of(line: Sequence[float | None]) -> list[str]:
+        places = zip(t, line, strict=True)
+        return [f"{left + (when - t[0]) * sx:.1f},{top + (high - v) * sy:.1f}" for when, v in places if v is not None]
+
     for value in (low, (low + high) / 2, high):
         at = top + (high - value) * sy
         parts.append(f'<rect x="{left:.1f}" y="{at:.1f}" width="{right - left:.1f}" height="1" fill="{GRID}"/>')
         parts.append(text(left - 7, at + 4, units.number(value), SOFT, anchor="end", size=11))
     for i, ranks in enumerate(zip(*columns, strict=True)):
-        points = " ".join(
-            f"{left + (when - t[0]) * sx:.1f},{top + (high - v) * sy:.1f}"
-            for when, v in zip(t, ranks, strict=True)
-            if v is not None
-        )
+        points = " ".join(points_of(ranks))
+        if ends:
+            greatest, least = (points_of([column[i] for column in part]) for part in ends)
+            band = " ".join([*greatest, *reversed(least)])
+            parts.append(f'<polygon points="{band}" fill="{colour(i, len(columns[0]))}" opacity="0.25"/>')
         stroke = f'stroke="{colour(i, len(columns[0]))}" stroke-width="{1.5 if len(columns[0]) <= 8 else 1}"'
         parts.append(f'<polyline points="{points}" fill="none" {stroke} stroke-linejoin="round"/>')
     parts.append(_marks(marks, (t[0], t[-1]), left, right, top))

@@ -180,3 +180,16 @@ def test_nothing_is_fetched(name: str) -> None:
     for address in ("/*! https://github.com/leeoniya/uPlot", 'xmlns="http://www.w3.org/2000/svg"'):  # names, no places
         text = text.replace(address, "")
     assert not re.findall(r"https?://|\bfetch\(|XMLHttpRequest|@import|url\(|WebSocket|\bimport\b", text)
+
+
+def test_a_peak_within_a_column_is_in_the_picture() -> None:
+    now = [0.0]
+    peaked = Board(range(1), "t", lambda: now[0])
+    for i in range(20):
+        now[0] = i * 0.2
+        ranges = {"loss": (0.5, 1000.0)} if i == 7 else {}
+        peaked.feed(MetricsSample(0, now[0], "compute", logged={"loss": 1.0}, ranges=ranges))
+    peaked.finish({0: "done"})
+    picture = render(peaked.snapshot())
+    assert picture.count("<polygon") == 1
+    assert "1,080" in words(picture)
