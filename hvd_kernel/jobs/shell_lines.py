@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from hvd_kernel.jobs.spec import JobError
@@ -84,6 +85,7 @@ def is_assigned(word: ShellWord) -> bool:
     return _ASSIGNED.match(word.raw) is not None
 
 
+@lru_cache(maxsize=256)
 def program(text: str) -> str:
     """Return the file name of the program on a line, or an empty string if it cannot be determined."""
     line = bare(text[:_INSPECTED])

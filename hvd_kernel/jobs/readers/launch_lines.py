@@ -196,7 +196,11 @@ def calls_launcher(text: str) -> bool:
 
 def _masked(line: str) -> str:
     """Return a line of the same length whose quoted parts are blanked out."""
-    return _MASKED.sub(lambda match: "_" * len(match[0]), line)
+    return _MASKED.sub(_blanks, line)
+
+
+def _blanks(match: re.Match[str]) -> str:
+    return "_" * len(match[0])
 
 
 def _nested(line: str) -> str:
