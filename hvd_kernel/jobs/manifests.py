@@ -5,7 +5,7 @@ A reader compares the objects of a file with these: what is equal is ours or our
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hvd_kernel.jobs.spec import Bounds, Replica, binary
@@ -50,6 +50,19 @@ def indexed_job(name: str, pods: int, ranks: Mapping[str, Any], size_bytes: int)
     template = {"metadata": {"labels": {INSTANCE: name}}, "spec": pod}
     job = {"completionMode": "Indexed", "completions": pods, "parallelism": pods, "backoffLimit": 0}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {**job, "template": template}}
+
+
+def network_policy(name: str, label: str) -> Manifest:
+    """Return a NetworkPolicy: pods whose ``INSTANCE`` is ``label`` accept connections of each other only."""
+    pods = {"matchLabels": {INSTANCE: label}}
+    rules = {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": pods}]}]}
+    head = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": name}}
+    return {**head, "spec": rules}
+
+
+def kustomization(files: Sequence[str]) -> Manifest:
+    """Return the list of a base's files, as kustomize reads it."""
+    return {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": [*files]}
 
 
 def mpijob(name: str, slots: int, pods: Mapping[str, Manifest], *, leads: bool) -> Manifest:

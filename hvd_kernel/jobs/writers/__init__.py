@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from hvd_kernel.jobs.spec import JobError, JobSpec
-from hvd_kernel.jobs.writers import batch, kubernetes, swarm
+from hvd_kernel.jobs.writers import batch, kubernetes, kustomize, swarm
 from hvd_kernel.jobs.writers.common import OPTION_KINDS, WriterOptions, Written
 
 Writer = Callable[[JobSpec, WriterOptions], Written]
@@ -18,6 +18,7 @@ Writer = Callable[[JobSpec, WriterOptions], Written]
 WRITERS: Mapping[str, Writer] = MappingProxyType(
     {
         "job": kubernetes.write_indexed_job,
+        "kustomize": kustomize.write,
         "mpijob": kubernetes.write_mpijob,
         "trainjob": kubernetes.write_trainjob,
         "swarm": swarm.write,

@@ -13,7 +13,12 @@ from hvd_kernel.jobs import manifests
 from hvd_kernel.jobs.spec import NO_COMMAND, JobError, JobSpec, Replica
 
 OPTION_KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"secret": ("job",), "shm_bytes": ("job", "mpijob", "swarm"), "port": ("job", "swarm"), "runtime": ("trainjob",)}
+    {
+        "secret": ("job", "kustomize"),
+        "shm_bytes": ("job", "kustomize", "mpijob", "swarm"),
+        "port": ("job", "kustomize", "swarm"),
+        "runtime": ("trainjob",),
+    }
 )
 """Option -> the kinds of file that use it."""
 
@@ -24,12 +29,13 @@ class WriterOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     Parameters
     ----------
     secret
-        job: value of HVD_SECRET_KEY, such as ``secrets.token_hex(32)``; if empty, the user creates the Secret.
+        job, kustomize: value of HVD_SECRET_KEY, such as ``secrets.token_hex(32)``; if empty, the user creates the
+        Secret.
     shm_bytes
-        job, mpijob, swarm: size of /dev/shm, for communication inside a replica; 0: half of the replica's memory, or a
-        gibibyte per rank if the memory is unspecified.
+        job, kustomize, mpijob, swarm: size of /dev/shm, for communication inside a replica; 0: half of the replica's
+        memory, or a gibibyte per rank if the memory is unspecified.
     port
-        job, swarm: port of the rendezvous; 0: that of the job's rendezvous, or 61440.
+        job, kustomize, swarm: port of the rendezvous; 0: that of the job's rendezvous, or 61440.
     runtime
         trainjob: name of a ClusterTrainingRuntime with an mpi policy; empty: the job's, or deepspeed-distributed.
     """
@@ -52,10 +58,14 @@ _SHOWN = 5
 
 
 class Written(NamedTuple):
-    """The text of a file, and a sentence for each part of the job that it does not have."""
+    """The text of a file, and a sentence for each part of the job that it does not have.
+
+    A platform that reads a folder has ``files``, texts by name; ``text`` has their objects in one stream.
+    """
 
     text: str
     losses: tuple[str, ...]
+    files: Mapping[str, str] = MappingProxyType({})
 
 
 class Shape:

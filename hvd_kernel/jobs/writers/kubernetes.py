@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml  # type: ignore[import-untyped,unused-ignore]
 
@@ -199,8 +199,23 @@ def _text(dumper: _Dumper, text: str) -> yaml.Node:
 _Dumper.add_representer(str, _text)
 
 
-def write_indexed_job(spec: JobSpec, options: WriterOptions) -> Written:
-    """Return the objects.
+class IndexedJob(NamedTuple):
+    """The objects of an Indexed Job besides those of the job's file, and the sentences about them.
+
+    ``label`` is the value of ``manifests.INSTANCE`` that its pods have.
+    """
+
+    name: str
+    label: str
+    objects: list[Manifest]
+    summary: str
+    how: list[str]
+    losses: list[str]
+    notes: list[str]
+
+
+def indexed_job(spec: JobSpec, options: WriterOptions, apply: str) -> IndexedJob:
+    """Return a Secret, a headless Service and an Indexed Job; ``apply`` is the command that submits them.
 
     Raises
     ------
@@ -215,20 +230,33 @@ def write_indexed_job(spec: JobSpec, options: WriterOptions) -> Written:
     variables["HVD_JOB_SLOTS"] = str(shape.filled("Job", "pod"))
     job = _indexed_job(spec, shape, name, variables, options)
     left_out = apply_settings(spec, "job", job, options)
-    objects = [_service(name, port), job]
+    label = job["spec"]["template"]["metadata"]["labels"][INSTANCE]  # of the job's file, if that has one
+    objects = [_service(name, label, port), job]
     losses = [*shape.notes, *common.lost(spec, "Kubernetes"), *common.taken_over(spec), *left_out]
     notes = [*common.kept_secret(spec, f"the Secret {name}-secret has it"), *_moved(spec, name)]
-    how = [f"  kubectl apply -f FILE && kubectl logs -f -l {INSTANCE}={name} --prefix --max-log-requests {pods}"]
+    how = [f"  {apply} && kubectl logs -f -l {INSTANCE}={label} --prefix --max-log-requests {pods}"]
     if options.secret:
         objects.insert(0, _secret(name, common.whole(options.secret, "secret")))
     else:
         how.insert(0, f"  {_BY_HAND.format(name=name)}")
-    how = _in_namespace(how, job)
     if namespace := job["metadata"].get("namespace"):
         for item in objects:
             item["metadata"]["namespace"] = namespace
-    head = common.head(f"{shape.counted('pod')}, without an operator", how, [*losses, *notes])
-    return Written(head + dumped(with_others(spec, objects)), common.on_one_line(losses))
+    summary = f"{shape.counted('pod')}, without an operator"
+    return IndexedJob(name, label, objects, summary, _in_namespace(how, job), losses, notes)
+
+
+def write_indexed_job(spec: JobSpec, options: WriterOptions) -> Written:
+    """Return the objects.
+
+    Raises
+    ------
+    JobError
+        See ``indexed_job``.
+    """
+    job = indexed_job(spec, options, "kubectl apply -f FILE")
+    head = common.head(job.summary, job.how, [*job.losses, *job.notes])
+    return Written(head + dumped(with_others(spec, job.objects)), common.on_one_line(job.losses))
 
 
 _BY_HAND = "kubectl create secret generic {name}-secret --from-literal=HVD_SECRET_KEY=$(openssl rand -hex 32)"
@@ -245,8 +273,8 @@ def _secret(name: str, value: str) -> dict[str, Any]:
     }
 
 
-def _service(name: str, port: int) -> dict[str, Any]:
-    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {INSTANCE: name}}
+def _service(name: str, label: str, port: int) -> dict[str, Any]:
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {INSTANCE: label}}
     ports = [{"name": "rendezvous", "port": port}]
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": {**spec, "ports": ports}}
 

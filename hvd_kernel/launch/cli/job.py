@@ -8,6 +8,7 @@ import secrets
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
@@ -31,6 +32,7 @@ _HELP = {
 
 STRICT = "the {kind} file would lack parts of the job, so it is not written (--strict):"
 """First line of the error of ``job write --strict``; a line for each part follows."""
+NEEDS_FOLDER = "hvdrun job: --kind {kind} writes several files: name a folder for them with -o FOLDER"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -78,7 +80,10 @@ def parser() -> argparse.ArgumentParser:
     )
     write.add_argument("--runtime", metavar="NAME", help=f"ClusterTrainingRuntime with an mpi policy{_only('runtime')}")
     write.add_argument(
-        "-o", "--output", metavar="OUT", help="write to this file, readable only by you, instead of to stdout"
+        "-o",
+        "--output",
+        metavar="OUT",
+        help="write to this file, or folder of files, readable only by you, instead of to stdout",
     )
     return result
 
@@ -146,19 +151,30 @@ def _write(request: JobRequest) -> int:
         others = [field for field in spec.platform_fields if field.name != platform_fields.LAUNCHER_IMAGE]
         fields["platform_fields"] = tuple(others)
     written = writers.convert(msgspec.structs.replace(spec, **fields), flags["to"], writers.WriterOptions(**options))
+    if written.files and flags["output"] is None:
+        raise UsageError(NEEDS_FOLDER.format(kind=flags["to"]))
     if flags["strict"] and written.losses:
         raise ConfigError("\n  ".join([STRICT.format(kind=flags["to"]), *written.losses]))
     sys.stderr.write("".join(f"hvdrun: warning: {sentence}\n" for sentence in written.losses))
     if flags["output"] is None:
         sys.stdout.write(written.text)
         return 0
-    try:
-        descriptor = os.open(flags["output"], os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)  # a Secret is in some
-        with os.fdopen(descriptor, "w") as file:
-            file.write(written.text)
-    except OSError as error:
-        raise ConfigError(f"{flags['output']} cannot be written: {error.strerror}.") from None
+    _save(Path(flags["output"]), written)
     return 0
+
+
+def _save(output: Path, written: writers.Written) -> None:
+    """Write a file, or a folder's files."""
+    texts = {output / name: text for name, text in written.files.items()} or {output: written.text}
+    try:
+        if written.files:
+            output.mkdir(parents=True, exist_ok=True)
+        for path, text in texts.items():
+            descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)  # a Secret is in some
+            with os.fdopen(descriptor, "w") as file:
+                file.write(text)
+    except OSError as error:
+        raise ConfigError(f"{error.filename or output} cannot be written: {error.strerror}.") from None
 
 
 def _bytes(text: str) -> int:

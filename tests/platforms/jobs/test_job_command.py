@@ -13,7 +13,8 @@ import pytest
 from hvdtest.hvdrun import NIGHTLY, SUM, good, hvdrun, lines_of
 from hvdtest.launch import clean_environment, free_port
 
-from hvd_kernel.launch.cli.job import main
+from hvd_kernel.errors import ConfigError, UsageError
+from hvd_kernel.launch.cli.job import NEEDS_FOLDER, main
 
 pytestmark = pytest.mark.mp
 DATA = Path(__file__).parents[1] / "data"
@@ -135,6 +136,23 @@ def test_written_file_is_planned_again(tmp_path: Path, kind: str, capsys: pytest
     said = json.loads(capsys.readouterr().out)
     assert (said["kind"], len(said["tasks"])) == (kind, 4)
     assert said["steps"] == ["python t.py"]
+
+
+def test_base_is_written_as_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "deploy" / "base"
+    words = ["write", str(DATA / "written-job.yml"), "--kind", "kustomize"]
+    with pytest.raises(UsageError) as error:
+        main(words)
+    assert str(error.value) == NEEDS_FOLDER.format(kind="kustomize")
+    assert main([*words, "-o", str(folder)]) == 0
+    assert capsys.readouterr() == ("", "")
+    files = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+    names = ("kustomization", "secret", "service", "networkpolicy", "job")
+    assert files == {f"{name}.yaml": 0o600 for name in names}
+    assert main(["plan", str(folder / "job.yaml"), "--format", "json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["tasks"]) == 4
+    with pytest.raises(ConfigError, match=f"^{folder / 'job.yaml'} cannot be written: File exists"):
+        main([*words, "-o", str(folder / "job.yaml")])
 
 
 def test_default_is_one_rank_per_gpu_else_one(mark: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from functools import cache
@@ -16,8 +17,9 @@ import pytest
 import yaml
 from hvdtest import golden
 
-from hvd_kernel.jobs import JobError, JobSpec, formats, writers
-from hvd_kernel.jobs.writers import WriterOptions
+from hvd_kernel.jobs import JobError, JobSpec, PlatformField, formats, writers
+from hvd_kernel.jobs.manifests import INSTANCE
+from hvd_kernel.jobs.writers import WriterOptions, kustomize
 
 DATA = Path(__file__).parents[1] / "data"
 TABLE = DATA / "writers.json"
@@ -30,7 +32,10 @@ FILES = {
     "slurm": "written-slurm.sh",
     "lsf": "written-lsf.sh",
 }
+FOLDERS = {"kustomize": "written-kustomize"}
+KINDS = (*FILES, *FOLDERS)
 DIGITS = msgspec.convert(JOBS["digits"], JobSpec)
+FULL_MPIJOB = (DATA / "readers" / "mpijob-full.yml").read_text()
 OPTIONS = WriterOptions(secret="0123456789abcdef", port=40000)
 
 
@@ -40,8 +45,14 @@ def written_file(kind: str) -> str:
 
 @pytest.mark.parametrize("kind", FILES)
 def test_file_of_each_platform_is_exact(kind: str) -> None:
-    assert set(FILES) == set(writers.WRITERS)
+    assert set(KINDS) == set(writers.WRITERS)
     assert writers.write(DIGITS, kind, OPTIONS) == written_file(kind)
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_folder_of_each_platform_is_exact(kind: str) -> None:
+    files = {path.name: path.read_text() for path in (DATA / FOLDERS[kind]).iterdir()}
+    assert writers.convert(DIGITS, kind, OPTIONS).files == files
 
 
 @golden.titles(TABLE)
@@ -87,17 +98,21 @@ def validator(definition: str) -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator({"$defs": schema["$defs"], "$ref": f"#/$defs/io.k8s.api.{definition}"})
 
 
+GROUPS = {"Job": "batch.v1", "Service": "core.v1", "Secret": "core.v1", "NetworkPolicy": "networking.v1"}
+
+
 def validate(found: dict[str, Any]) -> None:
     """Validate an object by the schema of Kubernetes 1.37, or of its operator."""
     kind = found["kind"]
-    if kind in ("Job", "Service", "Secret"):
-        validator("batch.v1.Job" if kind == "Job" else f"core.v1.{kind}").validate(found)
+    if kind in GROUPS:
+        validator(f"{GROUPS[kind]}.{kind}").validate(found)
         return
     own = json.loads((DATA / "schemas" / f"{kind.lower()}.json").read_text())
     jsonschema.Draft202012Validator(own).validate(found)
     if kind == "MPIJob":
         for role in found["spec"]["mpiReplicaSpecs"].values():
             validator("core.v1.PodTemplateSpec").validate(role["template"])
+    if kind != "TrainJob":
         return
     trainer = found["spec"]["trainer"]
     validator("core.v1.ResourceRequirements").validate(trainer.get("resourcesPerNode", {}))
@@ -115,11 +130,67 @@ def test_manifests_agree_with_the_schemas() -> None:
 
 @pytest.mark.parametrize("kind", ["job", "mpijob"])
 def test_manifests_with_settings_agree_with_the_schemas(kind: str) -> None:
-    text = (DATA / "readers" / "mpijob-full.yml").read_text()
-    objects = [*yaml.safe_load_all(writers.write(formats.read(text, "x"), kind))]
+    objects = [*yaml.safe_load_all(writers.write(formats.read(FULL_MPIJOB, "x"), kind))]
     assert [found["kind"] for found in objects] == ["ConfigMap", *(["Service", "Job"] if kind == "job" else ["MPIJob"])]
     for found in objects[1:]:
         validate(found)
+
+
+def test_base_has_the_indexed_job_and_a_policy_for_its_pods() -> None:
+    """All objects of --kind job are in the files that kustomization.yaml lists, and a NetworkPolicy for the pods."""
+    spec = formats.read(FULL_MPIJOB, "x")
+    written = writers.convert(spec, "kustomize", OPTIONS)
+    kustomization = yaml.safe_load(written.files[kustomize.KUSTOMIZATION])
+    validate(kustomization)
+    assert {kustomize.KUSTOMIZATION, *kustomization["resources"]} == set(written.files)
+    objects = [item for name in kustomization["resources"] for item in yaml.safe_load_all(written.files[name])]
+    assert objects == [*yaml.safe_load_all(written.text)]
+    assert [item["kind"] for item in objects] == ["ConfigMap", "Secret", "Service", "NetworkPolicy", "Job"]
+    (policy,) = (item for item in objects if item["kind"] == "NetworkPolicy")
+    validate(policy)
+    job = writers.convert(spec, "job", OPTIONS)
+    assert [item for item in objects if item is not policy] == [*yaml.safe_load_all(job.text)]
+    assert written.losses == job.losses
+    assert policy["metadata"] == {"name": "train", "namespace": "team"}
+    peers = {"podSelector": {"matchLabels": {INSTANCE: "train"}}}
+    assert objects[-1]["spec"]["template"]["metadata"]["labels"] == {INSTANCE: "train", "app": "train"}
+    assert policy["spec"] == {**peers, "policyTypes": ["Ingress"], "ingress": [{"from": [peers]}]}
+
+
+@pytest.mark.parametrize("kind", ["job", "kustomize"])
+def test_objects_select_pods_by_the_label_of_the_file(kind: str) -> None:
+    """A chart's label replaced ours on the pods alone: the Service selected none, and ranks did not resolve pod 0."""
+    labels = {INSTANCE: "release"}
+    fields = (PlatformField("pod_metadata.labels", labels, "spec.template.metadata.labels"),)
+    spec = msgspec.structs.replace(DIGITS, platform_fields=fields)
+    objects = objects_by_kind(writers.write(spec, kind))
+    assert objects["Job"]["spec"]["template"]["metadata"]["labels"] == labels
+    assert objects["Service"]["spec"]["selector"] == labels
+    if kind == "kustomize":
+        assert objects["NetworkPolicy"]["spec"]["podSelector"] == {"matchLabels": labels}
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl, which has kustomize")
+def test_kustomize_builds_the_base_and_an_overlay(tmp_path: Path) -> None:
+    base, overlay = tmp_path / "base", tmp_path / "overlay"
+    base.mkdir()
+    overlay.mkdir()
+    written = writers.convert(DIGITS, "kustomize", OPTIONS)
+    for name, text in written.files.items():
+        (base / name).write_text(text)
+    (overlay / "kustomization.yaml").write_text("resources: [../base]\nnamespace: team\n")
+    assert built(base) == objects_by_kind(written.text)
+    spaces = {item["metadata"]["namespace"] for item in built(overlay).values()}
+    assert spaces == {"team"}
+
+
+def built(folder: Path) -> dict[str, dict[str, Any]]:
+    done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=True)
+    return objects_by_kind(done.stdout)
+
+
+def objects_by_kind(text: str) -> dict[str, dict[str, Any]]:
+    return {item["kind"]: item for item in yaml.safe_load_all(text)}
 
 
 def test_schemas_notice_a_wrong_field() -> None:
@@ -140,7 +211,7 @@ def test_stack_file_agrees_with_the_schema_of_the_swarm() -> None:
 def test_option_changes_the_files_of_its_kinds_alone(option: str, value: str | int) -> None:
     assert {*writers.OPTION_KINDS} == {*WriterOptions.__struct_fields__}
     plain, given = WriterOptions(), WriterOptions(**{option: value})  # type: ignore[arg-type]
-    changed = {kind for kind in FILES if writers.write(DIGITS, kind, plain) != writers.write(DIGITS, kind, given)}
+    changed = {kind for kind in KINDS if writers.write(DIGITS, kind, plain) != writers.write(DIGITS, kind, given)}
     assert changed == {*writers.OPTION_KINDS[option]}
 
 
