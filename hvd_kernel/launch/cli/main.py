@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from hvd_kernel.jobs.grace import GracePeriod
 from hvd_kernel.jobs.here import allocation
 from hvd_kernel.jobs.place import HERE
 from hvd_kernel.jobs.readers.mpirun import HOROVOD_PROGRAMS, JSRUN, JSRUN_PLACE, PROGRAMS, launcher_of
+from hvd_kernel.jobs.shell_lines import join
 from hvd_kernel.launch.cancellation import JobCancelled, Signalled, ignore_signals, raise_on_signals
 from hvd_kernel.launch.cli import check_build, horovodrun
 from hvd_kernel.launch.cli.flags import HvdrunRequest, parse, split
@@ -31,6 +33,8 @@ _COMMANDS = {"job": "hvd_kernel.launch.cli.job", "doctor": "hvd_kernel.launch.do
 """First word -> module whose ``main`` gets the others; loaded lazily, because they import readers of all platforms."""
 _INFO_FLAGS = {"--version": "--version", "-V": "--version", "--help": "--help", "-h": "--help", "-help": "--help"}
 """Flags of mpirun -> those of hvdrun."""
+FLAGS_FIRST = "hvdrun: there is no program {command}; flags of hvdrun {command} follow it: {line}"
+"""Error of ``hvdrun --verbose job run FILE``."""
 _WRONG_USE = 2
 _FAILED = 1
 _SIGNALLED = 128
@@ -42,7 +46,9 @@ def main(words: Sequence[str] | None = None) -> int:
     ignore_until_forwarded()
     try:
         words = [*(sys.argv[1:] if words is None else words)]
-        words = translate_launcher_line(words, split(words)[1]) or words
+        command = split(words)[1]
+        words = translate_launcher_line(words, command) or words
+        _check_order(words, command)
         if words and words[0] in _COMMANDS:
             return int(importlib.import_module(_COMMANDS[words[0]]).main(words[1:]))
         request = parse(words)
@@ -182,6 +188,29 @@ _ACTIONS: dict[str, Callable[[HvdrunRequest], int]] = {
     "build_horovod_shim": lambda request: _report_installed(horovodrun.build_shim(request.folder)),
     "install_mpirun": lambda request: _report_installed(horovodrun.install_mpirun(request.folder)),
 }
+
+
+def misplaced_flags(words: Sequence[str], command: Sequence[str]) -> list[str]:
+    """Return the line for one whose flags are before ``job`` or ``doctor``; empty: it is another line. Pure.
+
+    Parameters
+    ----------
+    words
+        All arguments of ``hvdrun``; after ``--`` the command is a program of that name.
+    command
+        The last of them: the command that they start.
+    """
+    flags = [*words[: len(words) - len(command)]]
+    if not flags or "--" in flags or not command or command[0] not in _COMMANDS:
+        return []
+    at = 2 if command[0] == "job" else 1  # the flags of a job are its verb's
+    return [*command[:at], *flags, *command[at:]]
+
+
+def _check_order(words: Sequence[str], command: Sequence[str]) -> None:
+    line = misplaced_flags(words, command)
+    if line and shutil.which(command[0]) is None:
+        raise UsageError(FLAGS_FIRST.format(command=command[0], line=join(["hvdrun", *line])))
 
 
 def translate_launcher_line(words: Sequence[str], command: Sequence[str]) -> list[str]:

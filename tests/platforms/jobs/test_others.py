@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from hvd_kernel.errors import UsageError
-from hvd_kernel.launch.cli.flags import split
-from hvd_kernel.launch.cli.main import translate_launcher_line
+from hvd_kernel.launch.cli.flags import HvdrunRequest, split
+from hvd_kernel.launch.cli.main import _ACTIONS, FLAGS_FIRST, main, misplaced_flags, translate_launcher_line
 
 
 def handed(line: str) -> str:
@@ -56,3 +59,46 @@ def test_launcher_command_without_dashes_is_refused(line: str) -> None:
         "hvdrun: each rank would call mpirun: write -- before it, and hvdrun reads its line: hvdrun -- mpirun ... "
         "(`env mpirun` is the program itself)"
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "instead"),
+    [
+        ("--verbose job run F", "job run --verbose F"),
+        ("-np 2 --gpus none job run F -- python t.py", "job run -np 2 --gpus none F -- python t.py"),
+        ("--verbose job", "job --verbose"),
+        ("--quiet doctor .", "doctor --quiet ."),
+        ("job run --verbose F", ""),
+        ("doctor .", ""),
+        ("--verbose -- job run F", ""),
+        ("--verbose ./job run F", ""),
+        ("--verbose python job", ""),
+        ("--verbose", ""),
+        ("", ""),
+    ],
+)
+def test_flags_before_a_command_of_hvdrun_are_noticed(line: str, instead: str) -> None:
+    words = line.split()
+    assert " ".join(misplaced_flags(words, split(words)[1])) == instead
+
+
+def test_flags_before_job_are_refused_with_the_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """hvdrun started a program ``job`` as rank 0: "cannot be started: No such file or directory"."""
+    assert main(["--verbose", "job", "run", "F"]) == 2
+    assert capsys.readouterr().err == FLAGS_FIRST.format(command="job", line="hvdrun job run --verbose F") + "\n"
+
+
+def test_program_of_that_name_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "job"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    requests: list[HvdrunRequest] = []
+
+    def record(request: HvdrunRequest) -> int:
+        requests.append(request)
+        return 0
+
+    monkeypatch.setitem(_ACTIONS, "", record)
+    assert main(["-np", "1", "job", "run"]) == 0
+    assert [request.command for request in requests] == [["job", "run"]]
