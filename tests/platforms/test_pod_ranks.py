@@ -58,7 +58,7 @@ def test_refusal_shows_the_message_of_the_server(tmp_path: Path) -> None:
 def test_missing_requirements_are_reported_before_the_start(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"^this notebook is not in a pod with a service account"):
         Api(account=tmp_path)
-    with cluster(tmp_path) as made, pytest.raises(UsageError, match=r"HVD_ON_IMAGE names the image"):
+    with cluster(tmp_path) as made, pytest.raises(UsageError, match=r"set HVD_ON_IMAGE to an image"):
         PodJob(2, "", 1, 0, Api(made.server, made.account))
 
 
@@ -66,12 +66,12 @@ def test_doctor_names_rights_and_the_image(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("HVD_ON_IMAGE", "me/train:1")
     with cluster(tmp_path) as made:
         account, image = examine(Api(made.server, made.account))
-    assert (account.good, account.found) == (True, "namespace lab; this pod's account may all")
-    assert (image.good, image.found) == (True, "me/train:1")
+    assert (account.good, account.state) == (True, "namespace lab; this pod's account may all")
+    assert (image.good, image.state) == (True, "me/train:1")
     monkeypatch.delenv("HVD_ON_IMAGE")
     (tmp_path / "other").mkdir()
     with cluster(tmp_path / "other", may_create=False) as made:
         account, image = examine(Api(made.server, made.account))
-    assert account.found == "namespace lab; this pod's account may not create jobs, create secrets"
+    assert account.state == "namespace lab; this pod's account may not create jobs, create secrets"
     assert not account.good
     assert not image.good
