@@ -108,9 +108,21 @@ class RankFile:
         """Append bytes; open the file again if it was closed: a rank's descendants outlive it."""
         if self._file is None:
             self._open("ab", data)
-        if self._most and self._size and self._size + len(data) > self._most:
+        while self._most and self._size + len(data) > self._most:
+            fits = data.rfind(b"\n", 0, self._most - self._size) + 1
+            if not (fits or self._size):
+                fits = data.find(b"\n") + 1 or len(data)  # a line stays whole
+            self._append(data[:fits])
+            data = data[fits:]
+            if not data:
+                return
             self._rotate(data)
-        if self._file is None:
+            if self._file is None:
+                return  # the rest is counted as lost
+        self._append(data)
+
+    def _append(self, data: bytes) -> None:
+        if self._file is None or not data:
             return
         try:
             _write_all(self._file, data)

@@ -117,3 +117,17 @@ def test_rotation_that_fails_keeps_the_file(tmp_path: Path) -> None:
         file.write(text)
     file.close()
     assert ((tmp_path / "stdout").read_text(), loss.bytes) == ("one\n", {"DIR": 4})
+
+
+@pytest.mark.parametrize("parts", [[b"one\ntwo\nthree\nlonger\nend\n"], [b"one\ntw", b"o\nthree\nlonger\n", b"end\n"]])
+def test_no_file_is_larger_than_its_limit(tmp_path: Path, parts: list[bytes]) -> None:
+    """Output that arrived at once was written to one file, however long."""
+    sizes: list[int] = []
+    file = RankFile(tmp_path / "stdout", OutputLoss(), "DIR", 10)
+    for part in parts:
+        file.write(part)
+        sizes += [path.stat().st_size for path in tmp_path.iterdir()]
+    file.close()
+    assert max(sizes) <= 10
+    assert (tmp_path / "stdout").read_bytes().endswith(b"end\n")
+    assert (tmp_path / "stdout.1").read_bytes()
