@@ -97,9 +97,9 @@ def test_stdin_is_not_read_in_the_background_of_a_terminal() -> None:
 
 
 HOLDS_STDERR = """#!/bin/sh
-exec 1>&-
-sleep 1000 &
+sleep 1000 1>&- &
 echo $! > "$(dirname "$0")/$$.pid"
+exec 1>&-
 """
 
 
