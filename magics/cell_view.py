@@ -111,7 +111,7 @@ class CellView:
         self._where: dict[int, Whereabouts] = {}  # of ranks that did not respond
         self._reported = 0  # interrupts of which the report of ranks that do not respond has been shown
         self._released: set[int] = set()  # ranks asked to release the others from a collective
-        self._released_torch: set[int] = set()  # ranks asked to release the others from torch's default group
+        self._released_torch: set[int] = set()  # failed ranks because of which groups of torch were released
         self.fate = ""  # what became of the abandoned ranks
         self._failures: dict[int, Failure] = {}
         self._raised: dict[int, RankRaised] = {}

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from hvd_kernel.diagnosis.stragglers import Stragglers
 from hvd_kernel.formatting import units
-from hvd_kernel.protocol.messages import GPU_FIGURES, MetricsSample, NotFinite
+from hvd_kernel.protocol.messages import GPU_FIGURES, MetricsSample
 from hvd_kernel.widgets.series import FEW, HIGH, LOW, VALUE, Grid, LimitsWindow, Rates, Track, mean, short
 
 ROWS_EVERY = 5
@@ -117,7 +117,6 @@ class Board:
         self.grid = Grid(len(self.ranks), limit=max(60, min(300, 6000 // max(1, len(self.ranks)))))
         self.tracks = {rank: Track((before or {}).get(rank)) for rank in self.ranks}
         self.logged: dict[int, dict[str, float]] = {rank: {} for rank in self.ranks}
-        self._not_finite: dict[int, dict[str, NotFinite]] = {}  # by rank and name
         self._marked: set[str] = set()  # names with a mark for such a value
         self._stragglers = Stragglers(self.ranks)
         self._limits = limits or LimitsWindow()
@@ -151,7 +150,6 @@ class Board:
         self._limits.feed(sample)
         self.logged[sample.rank] = track.logged()
         self._learn(self.logged[sample.rank])
-        self._not_finite[sample.rank] = sample.not_finite
         for name, alarm in sample.not_finite.items():
             if name not in self._marked:
                 self._marked.add(name)
@@ -318,7 +316,8 @@ class Board:
     def _mean_logged(self, name: str) -> float | str | None:
         """Return the mean of the latest values; if one is not finite, what it is and from which step on."""
         value = mean([_number(logged.get(name)) for logged in self.logged.values()])
-        alarms = [alarms[name] for alarms in self._not_finite.values() if name in alarms and alarms[name].is_latest]
+        samples = [track.last for track in self.tracks.values() if track.last is not None]
+        alarms = [alarm for sample in samples if (alarm := sample.not_finite.get(name)) and alarm.is_latest]
         if value is None or math.isfinite(value) or not alarms:
             return logged_value(value)
         first = min(alarms, key=lambda alarm: alarm.step)

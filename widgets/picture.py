@@ -19,7 +19,7 @@ from hvd_kernel.formatting import units
 from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.protocol.messages import GPU_FIGURES
 from hvd_kernel.widgets.board import GBPS, SAMPLES, Mark, Message, Row
-from hvd_kernel.widgets.series import HIGH, LOW, VALUE
+from hvd_kernel.widgets.series import HIGH, LOW, VALUE, ends_of
 
 WIDTH = 860
 MARGIN = 16
@@ -225,13 +225,7 @@ def _ends(curves: Mapping[str, Sequence[Sequence[float | None]]], key: str) -> l
     """Return the columns of the greatest and of the least values of a curve; none if each column has one value."""
     if not key.startswith(VALUE) or LOW + (name := key.removeprefix(VALUE)) not in curves:
         return []
-    return [
-        [
-            [value if end is None else end for end, value in zip(*column, strict=True)]
-            for column in zip(curves[prefix + name], curves[key], strict=True)
-        ]
-        for prefix in (HIGH, LOW)
-    ]
+    return [ends_of(curves[prefix + name], curves[key]) for prefix in (HIGH, LOW)]
 
 
 def chart(

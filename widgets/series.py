@@ -229,13 +229,21 @@ class Grid:
                 merged[name] = _pairs(columns, lambda pair: short(mean(pair), self.digits))
             if name.startswith(VALUE) and self.ranks <= FEW:
                 for prefix, end in ((LOW, min), (HIGH, max)):
-                    ends = self.curves.get(prefix + name.removeprefix(VALUE), [[None] * self.ranks] * len(columns))
-                    present = [
-                        [value if end is None else end for end, value in zip(*column, strict=True)]
-                        for column in zip(ends, columns, strict=True)
-                    ]
-                    merged[prefix + name.removeprefix(VALUE)] = _pairs(present, partial(_end, end))
+                    curve = prefix + name.removeprefix(VALUE)
+                    merged[curve] = _pairs(ends_of(self.curves.get(curve), columns), partial(_end, end))
         self.curves = merged
+
+
+def ends_of(
+    ends: Sequence[Sequence[float | None]] | None, columns: Sequence[Sequence[float | None]]
+) -> list[list[float | None]]:
+    """Return the ends of the ranges of a curve's columns; a range of one value has no end of its own."""
+    if ends is None:
+        return [list(column) for column in columns]
+    return [
+        [value if end is None else end for end, value in zip(*pair, strict=True)]
+        for pair in zip(ends, columns, strict=True)
+    ]
 
 
 def _pairs(columns: list[list[float | None]], join: Callable[[Pair], float | None]) -> list[list[float | None]]:

@@ -287,10 +287,10 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     --------
     >>> hvd.barrier()
     """
-    named_barrier("barrier.noname", set_id(process_set, "Barrier"))  # Horovod's name: barriers match each other
+    enter_barrier("barrier.noname", set_id(process_set, "Barrier"))  # Horovod's name: barriers match each other
 
 
-def named_barrier(name: str, group: int = 0) -> None:
+def enter_barrier(name: str, group: int = 0) -> None:
     """Block until every rank of a process set, of which ``group`` is the id, has called this with the name."""
     engine = current_engine()
     synchronize(_enqueued(engine, _nothing, engine.barrier, name, group, True))

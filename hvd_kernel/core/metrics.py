@@ -49,15 +49,15 @@ class LoggedName:
         self._since: int | None = None  # step from which on all values are not finite
         self._alarm: NotFinite | None = None  # the first one that is not finite since the last ``pop``
 
-    def add(self, value: float, step: int) -> None:
-        """Add a value, logged at a step."""
+    def add(self, value: float, step: int | None) -> None:
+        """Add a value, logged at a step; None: at the present one of the cell."""
         self.latest = value
         if math.isfinite(value):
             self._since = None
             self._low, self._high = min(self._low, value), max(self._high, value)
             return
         if self._since is None:
-            self._since = step
+            self._since = _counts()[0] - _first_step if step is None else step
         if self._alarm is None:
             self._alarm = NotFinite(self._since, str(value), is_latest=False)
 
@@ -75,8 +75,6 @@ class MetricsSnapshot:
 
     step: int
     samples: int
-    logged: dict[str, float] = field(default_factory=dict)
-    """Latest value of each name, if it is finite."""
 
 
 @dataclass(frozen=True)
@@ -239,14 +237,15 @@ def _keep(path: str | os.PathLike[str], name: str, kind: str, step: int | None, 
 
 
 def _show(values: Mapping[str, Any], step: int | None) -> None:
-    at = _counts()[0] - _first_step if step is None else step
     for name, value in values.items():
         if name not in _logged and (len(_logged) >= MAX_NAMES or len(name) > MAX_NAME):
             _refuse(name)
             continue
         number = value if type(value) is float else _checked(name, value)
         with _lock:
-            _logged.setdefault(name, LoggedName()).add(number, at)
+            if name not in _logged:
+                _logged[name] = LoggedName()
+            _logged[name].add(number, step)
 
 
 def _checked(name: str, value: Any) -> float:
@@ -319,10 +318,8 @@ def count_by(counter: Counter) -> None:
 
 
 def snapshot() -> MetricsSnapshot:
-    """Return the counts and the logged values so far."""
-    steps, samples = _counts()
-    with _lock:
-        return MetricsSnapshot(steps, samples, _finite())
+    """Return the counts so far."""
+    return MetricsSnapshot(*_counts())
 
 
 def pop_logged() -> LoggedValues:
@@ -335,11 +332,8 @@ def pop_logged() -> LoggedValues:
                 ranges[name] = span
             if alarm is not None:
                 not_finite[name] = alarm
-        return LoggedValues(_finite(), ranges, not_finite)
-
-
-def _finite() -> dict[str, float]:
-    return {name: values.latest for name, values in _logged.items() if math.isfinite(values.latest)}
+        latest = {name: values.latest for name, values in _logged.items() if math.isfinite(values.latest)}
+        return LoggedValues(latest, ranges, not_finite)
 
 
 def _counts() -> tuple[int, int]:

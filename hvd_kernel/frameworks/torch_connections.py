@@ -115,7 +115,7 @@ def discard_groups() -> None:
 
 
 def is_on_core(group: Any) -> bool:
-    """Return whether our core runs a group's operations."""
+    """Return whether our core runs a group's operations, and knows which ranks are missing."""
     return hasattr(group, "engine")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import FrameType
 from typing import Any, NamedTuple
 
+from hvd_kernel.frameworks.torch_connections import is_on_core
 from hvd_kernel.protocol import modules
 
 _DISTRIBUTED = "torch.distributed"
@@ -49,10 +50,10 @@ def wait_on_other_backend(frame: FrameType | None) -> TorchWait | None:
     call = _outermost_call(frame)
     if call is not None:
         name, arguments = call.f_code.co_name, call.f_locals
-        if _is_ours(arguments.get("group") or distributed.group.WORLD):
+        if is_on_core(arguments.get("group") or distributed.group.WORLD):
             return None
         return TorchWait(name, _ranks(distributed, name, arguments))
-    if not distributed.is_initialized() or _is_ours(distributed.group.WORLD):
+    if not distributed.is_initialized() or is_on_core(distributed.group.WORLD):
         return None
     if _module(frame) == "torch._ops" and frame.f_back is not None:
         frame = frame.f_back
@@ -60,11 +61,6 @@ def wait_on_other_backend(frame: FrameType | None) -> TorchWait | None:
     if _module(frame) == "torch.autograd.graph" and frame.f_code.co_name == _BACKWARD:
         return None if _uses_cuda() or len(everyone) == 1 else TorchWait("backward()", everyone)
     return TorchWait(f"{frame.f_code.co_name}()", everyone) if _module(frame).startswith(_HELPERS) else None
-
-
-def _is_ours(group: Any) -> bool:
-    """Return whether the core runs a group's operations, and knows which ranks are missing."""
-    return hasattr(group, "engine")
 
 
 def _outermost_call(frame: FrameType | None) -> FrameType | None:

@@ -9,11 +9,13 @@ import os
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 from hvd_kernel.errors import UsageError
+from hvd_kernel.jobs.grace import GracePeriod, grace_period
 from hvd_kernel.jobs.place import Machine
 from hvd_kernel.jobs.readers.allocation import Allocation, detect
 from hvd_kernel.jobs.shell_lines import join
@@ -21,6 +23,7 @@ from hvd_kernel.jobs.spec import JobError, JobSpec
 from hvd_kernel.settings import gpus
 
 _ANSWER_S = 10.0
+_GRACE_ANSWER_S = 5.0  # the job starts after it
 _MOST = 1 << 20  # characters of a job file
 
 
@@ -81,10 +84,15 @@ def allocation(env: Mapping[str, str]) -> Allocation | None:
     return detect(env, text_of, _addresses, _answer)
 
 
-def _answer(words: list[str]) -> str | None:
+def grace(env: Mapping[str, str]) -> GracePeriod:
+    """Return the grace period of a job without one of its own: that of the environment."""
+    return grace_period(None, env, partial(_answer, timeout_s=_GRACE_ANSWER_S))
+
+
+def _answer(words: list[str], timeout_s: float = _ANSWER_S) -> str | None:
     """Return the output of a scheduler's command, or None if it fails."""
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER_S, check=False)  # noqa: S603 - fixed words
+        done = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, check=False)  # noqa: S603 - fixed words
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None

@@ -121,6 +121,16 @@ class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise JobError(f"{self.name!r} is not an environment variable's name, or its value has a NUL character.")
 
 
+def variable(text: str) -> Variable:
+    """Return the variable of ``NAME=value``, or of ``NAME``."""
+    name, equals, value = text.partition("=")
+    return Variable(name, value if equals else None)
+
+
+SECRETS = ("HVD_SECRET_KEY", "HOROVOD_SECRET_KEY")
+"""Names of the variables by which the ranks of several nodes authenticate each other."""
+
+
 class RendezvousAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Address of the rendezvous: rank 0's host, and a port (0: chosen by the launcher)."""
 

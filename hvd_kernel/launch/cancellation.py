@@ -19,6 +19,7 @@ from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.processes.channel.messages import is_repeated
 from hvd_kernel.processes.event_loop import EventLoop
 
+_LATE = "did not end within {:g} s (--grace-period)"
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -60,9 +61,6 @@ def cancelled_text(
         ranks = rank_list(killed)
         late = f"; another signal has killed {ranks}" if grace_s is None else f"; {ranks} {_LATE.format(grace_s)}"
     return f"cancelled by signal {signal.Signals(number).name}{where}{late}{'; all ranks have ended.' * has_ranks}"
-
-
-_LATE = "did not end within {:g} s (--grace-period)"
 
 
 class Cancellation:

@@ -17,13 +17,12 @@ from typing import Literal
 
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.launch.cancellation import JobCancelled, Signalled
-from hvd_kernel.launch.outcome import Outcome, exit_text
+from hvd_kernel.launch.outcome import Outcome, exit_text, shell_status
 from hvd_kernel.launch.output_sinks import OutputLoss, write_stderr
 
 VERSION = 1
 """Version of the schema: it changes when a field changes its meaning or is removed."""
 
-_SIGNALLED = 128
 _FAILED, _WRONG_USE = 1, 2
 
 Kind = Literal["succeeded", "failed", "cancelled"]
@@ -109,9 +108,9 @@ def signal_name(number: int) -> str:
 def _verdict(error: BaseException) -> dict[str, object]:
     """Return the outcome of a job that an exception has ended."""
     if isinstance(error, JobCancelled | Signalled):
-        return _fields("cancelled", _SIGNALLED + error.number, str(error))
+        return _fields("cancelled", shell_status(-error.number), str(error))
     if isinstance(error, KeyboardInterrupt):
-        return _fields("cancelled", _SIGNALLED + signal.SIGINT, "interrupted")
+        return _fields("cancelled", shell_status(-signal.SIGINT), "interrupted")
     return _fields("failed", _WRONG_USE if isinstance(error, ConfigError) else _FAILED, str(error))
 
 

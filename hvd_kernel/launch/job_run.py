@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -25,7 +24,8 @@ from hvd_kernel.compat import rank_environment
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.formatting.units import plural
-from hvd_kernel.jobs.grace import GracePeriod, grace_period
+from hvd_kernel.jobs import here
+from hvd_kernel.jobs.grace import GracePeriod
 from hvd_kernel.jobs.readers.mpirun import JSRUN
 from hvd_kernel.launch.agents import AgentHandle, AgentListener, Agents
 from hvd_kernel.launch.cancellation import SignalHandlers
@@ -60,7 +60,6 @@ from hvd_kernel.settings import lookup, torchrun
 from hvd_kernel.settings.lookup import without_launchers
 from hvd_kernel.settings.network import addresses
 
-_ANSWER_S = 5.0  # for a platform's command
 _ENGINE_CLOSE_S = 10.0  # time for an engine to notice that the ranks have exited
 
 
@@ -179,7 +178,7 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
 
 def _run(job: Job, env: Mapping[str, str], out: Write, err: Write, record: JobExit) -> Outcome:
     """Start the ranks, forward their output and wait for their exit."""
-    grace = job.grace or grace_here(env)
+    grace = job.grace or here.grace(env)
     job = replace(job, grace=grace)
     patience = job.start_timeout_s or lookup.start_timeout(env)
     agents = Agents(err)
@@ -219,20 +218,6 @@ def _run(job: Job, env: Mapping[str, str], out: Write, err: Write, record: JobEx
         if outcome.failed is not None:
             record.first_cause = running.exit_of(outcome.failed, job.first)
         return outcome
-
-
-def grace_here(env: Mapping[str, str]) -> GracePeriod:
-    """Return the grace period of jobs that have none of their own: that of the environment."""
-    return grace_period(None, env, _answer)
-
-
-def _answer(command: list[str]) -> str | None:
-    """Return the output of a platform's command, or None if it fails."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=False)  # noqa: S603 - fixed words
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
 
 
 def _ignore(_sample: MetricsSample) -> None:

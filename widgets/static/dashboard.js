@@ -591,8 +591,8 @@ function makeChart(label, theme, sync, onPick) {
     const drawn2 = plot && ranks === lines.length ? plot : makePlot(lines.length);
     marks = state.marks;
     legend = one < 0 ? "" : `rank ${state.ranks[one]}, and the mean of ${state.ranks.length}`;
-    const none = lines.flatMap(() => [columns.map(() => null), columns.map(() => null)]);
-    drawn2.setData([state.curves.t, ...lines, ...ends.length ? ends : none]);
+    const none = columns.map(() => null);
+    drawn2.setData([state.curves.t, ...lines, ...ends.length ? ends : lines.flatMap(() => [none, none])]);
     if (legend && (drawn2.cursor.idx ?? null) === null) setText(readout, legend);
     const last = lines.map((line) => metric(line.at(-1))).join(", ");
     const whose = legend || `${state.ranks.length} ranks`;

@@ -10,7 +10,7 @@ import re
 from hvd_kernel.jobs.flags import Flag, ParsedFlag, count, ignored_flags, split, table
 from hvd_kernel.jobs.readers.mpirun import JSRUN, MpirunLine
 from hvd_kernel.jobs.shell_lines import refuse_operators, words
-from hvd_kernel.jobs.spec import MAX_RANKS, NO_COMMAND, Bounds, JobError, Resources, Variable
+from hvd_kernel.jobs.spec import MAX_RANKS, NO_COMMAND, Bounds, JobError, Resources, variable
 
 _GLUED = re.compile(r"(?<!\S)(-[nacgrp])([0-9]+)(?=\s|$)", re.ASCII)
 _PLACE = "hvdrun starts as many ranks on each host"
@@ -52,12 +52,11 @@ def parse(text: str, name: str) -> MpirunLine:
     command = " ".join(word.raw for word in line[1 + index :])
     if ranks > MAX_RANKS:
         raise JobError(f"{name}: {ranks} ranks are more than {MAX_RANKS}.")
-    pairs = (flag.values[0].partition("=") for flag in flags if flag.flag.use == "variable")
     return MpirunLine(
         JSRUN,
         np=ranks,
         per_host=per_host * (tasks or 1),
-        environment=tuple(Variable(variable, value if equals else None) for variable, equals, value in pairs),
+        environment=tuple(variable(flag.values[0]) for flag in flags if flag.flag.use == "variable"),
         workdir=last["workdir"].values[0] if "workdir" in last else "",
         resources=_resources(last, per_host, name),
         steps=(command,) if command else (),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeVar
@@ -170,7 +170,7 @@ def of_words(command: Sequence[str], name: str, values: Values = MappingProxyTyp
         return of_line(shlex.join(command), name, values) if command else MpirunLine()
     if calls_launcher(script):
         shell = _shell_of(command)
-        line = read_body(script, f"{name}: line {{}} of its script", values)
+        line = read_body(script, f"{name}: line {{}} of its script", values).line()
         return msgspec.structs.replace(line, platform_fields=(*shell, *line.platform_fields))
     if _is_bourne(command) or shell_lines.is_plain(script):
         return MpirunLine(steps=(script,))
@@ -314,8 +314,8 @@ RUN_ONCE = "it is run once, not by the ranks"
 
 
 @dataclass
-class _Body:
-    """Content of the lines read so far; ``depth`` counts the loops and conditions that are open."""
+class ScriptBody:
+    """Content of a script's lines; ``depth`` counts the loops and conditions that are open."""
 
     values: dict[str, str]
     started: list[MpirunLine] = field(default_factory=list)
@@ -325,14 +325,21 @@ class _Body:
     workdir: str = ""
     depth: int = 0
 
+    def line(self, slots: int = 0) -> MpirunLine:
+        """Return the launcher lines as one, for a job that has room for this number of ranks; 0: it is unknown."""
+        merged = together(self.started, slots)
+        of_launchers = {variable.name: variable.value for variable in merged.environment}
+        return msgspec.structs.replace(
+            merged,
+            environment=tuple(Variable(key, value) for key, value in (self.variables | of_launchers).items()),
+            workdir=self.workdir or merged.workdir,
+            warnings=(*merged.warnings, *self.warnings),
+            platform_fields=tuple(self.setup),
+        )
 
-def read_body(
-    text: str,
-    name: str,
-    values: Values = MappingProxyType({}),
-    slots: Callable[[Sequence[MpirunLine]], int] = lambda _: 0,
-) -> MpirunLine:
-    """Parse the lines and merge them.
+
+def read_body(text: str, name: str, values: Values = MappingProxyType({})) -> ScriptBody:
+    """Parse the lines.
 
     Parameters
     ----------
@@ -342,28 +349,18 @@ def read_body(
         Name for messages; braces in it stand for the number of a line, which else follows a colon.
     values
         Values of variables.
-    slots
-        Function that returns, from the launcher lines, the number of ranks that the job has room for.
 
     Raises
     ------
     JobError
         A launcher's flag is unknown, a quote is not closed, or a launcher is not on a line of its own.
     """
-    body = _Body(dict(values))
+    body = ScriptBody(dict(values))
     _read_lines(text, name, body)
-    merged = together(body.started, slots(body.started))
-    of_launchers = {variable.name: variable.value for variable in merged.environment}
-    return msgspec.structs.replace(
-        merged,
-        environment=tuple(Variable(key, value) for key, value in (body.variables | of_launchers).items()),
-        workdir=body.workdir or merged.workdir,
-        warnings=(*merged.warnings, *body.warnings),
-        platform_fields=tuple(body.setup),
-    )
+    return body
 
 
-def _read_lines(text: str, name: str, body: _Body) -> None:
+def _read_lines(text: str, name: str, body: ScriptBody) -> None:
     sources = text.splitlines()
     for number, line in shell_lines.logical(text, name.replace(": line {} of its script", "")):
         where = name.format(number) if "{}" in name else f"{name}:{number}"
@@ -394,7 +391,7 @@ def _at(where: str, column: int) -> str:
     return f"{where}, column {column}" if where.endswith("script") else f"{where}:{column}"
 
 
-def _read_line(line: str, where: str, indent: int, body: _Body) -> None:
+def _read_line(line: str, where: str, indent: int, body: ScriptBody) -> None:
     masked = _masked(line)
     if here := _HERE.search(masked):
         raise JobError(f"{_at(where, indent + here.start() + 1)}: {HERE_DOCUMENT}.")
@@ -422,7 +419,7 @@ def _read_line(line: str, where: str, indent: int, body: _Body) -> None:
         _read_other(line, where, body)
 
 
-def _read_other(line: str, where: str, body: _Body) -> None:
+def _read_other(line: str, where: str, body: ScriptBody) -> None:
     """Handle a line that starts no ranks: set-up, if the ranks start after it."""
     if (assigned := _ASSIGNED.fullmatch(line)) and not expands(line):
         body.values[assigned[1]] = "".join(_words(assigned[2]))

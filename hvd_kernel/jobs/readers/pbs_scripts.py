@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from hvd_kernel.jobs.readers.launch_lines import read_body
 from hvd_kernel.jobs.readers.mpirun import MpirunLine
 from hvd_kernel.jobs.readers.scripts import Directive, Head, body_settings, of
-from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Replica, Resources, Variable
+from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Replica, Resources, Variable, variable
 from hvd_kernel.settings.lists import entries
 
 _PBS = re.compile(r"^#PBS\b", re.MULTILINE)
@@ -57,7 +57,6 @@ def read_pbs(text: str, name: str) -> JobSpec:
     slots = sum(replica.slots for replica in room(()))
     nodes = sum(count for count, _ in chunks)
     values = {"PBS_NP": slots, "PBS_NUM_NODES": nodes, "PBS_NUM_PPN": slots // nodes}
-    variables = [entry.partition("=") for entry in entries(head.text("v"))]
     others = Head((flag, limit) for flag, limit in limits.items() if flag not in {*_CHUNKS, "ncpus", "mem"})
     return _job(
         "pbs",
@@ -65,7 +64,7 @@ def read_pbs(text: str, name: str) -> JobSpec:
         name,
         room=room,
         values={key: str(value) for key, value in values.items()},
-        variables=[Variable(key, value if equals else None) for key, equals, value in variables],
+        variables=[variable(entry) for entry in entries(head.text("v"))],
         job_name=head.text("N"),
         workdir=head.text("d"),
         others=[(others, set(), "-l "), (head, _READ, "-")],
@@ -88,14 +87,13 @@ def read_cobalt(text: str, name: str) -> JobSpec:
     def room(lines: Sequence[MpirunLine]) -> list[Replica]:
         return _nodes(nodes, {"mpiprocs": Directive("proccount", str(per_node), "")} if per_node else {}, lines, 0)
 
-    variables = [entry.partition("=") for entry in head.text("env").split(":") if entry]
     return _job(
         "cobalt",
         text,
         name,
         room=room,
         values={"COBALT_JOBSIZE": str(nodes), "COBALT_PARTSIZE": str(nodes)},
-        variables=[Variable(key, value if equals else None) for key, equals, value in variables],
+        variables=[variable(entry) for entry in head.text("env").split(":") if entry],
         job_name=head.text("jobname"),
         workdir=head.text("cwd"),
         others=[(head, _COBALT_READ, "-")],
@@ -114,22 +112,18 @@ def _job(
     workdir: str,
     others: Sequence[tuple[Head, set[str], str]],
 ) -> JobSpec:
-    replicas: list[Replica] = []
-
-    def slots_for(started: Sequence[MpirunLine]) -> int:
-        replicas[:] = room(started)
-        return sum(replica.slots for replica in replicas)
-
-    lines = read_body(text, name, values, slots_for)
+    body = read_body(text, name, values)
+    replicas = room(body.started)
     slots = sum(replica.slots for replica in replicas)
-    names = {variable.name for variable in lines.environment}
+    lines = body.line(slots)
+    names = {other.name for other in lines.environment}
     fields = [field for flags, read, dash in others for field in flags.settings(kind, read, dash)]
     return JobSpec(
         kind,
         tuple(replicas),
         steps=lines.steps,
         np=0 if lines.np == slots else lines.np,
-        environment=(*(variable for variable in variables if variable.name not in names), *lines.environment),
+        environment=(*(other for other in variables if other.name not in names), *lines.environment),
         name=job_name,
         workdir=workdir or lines.workdir,
         interfaces=lines.interfaces,

@@ -6,7 +6,6 @@ Sources: IBM Spectrum LSF 10.1, command reference: bsub; https://slurm.schedmd.c
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
@@ -150,14 +149,9 @@ def read_bsub(text: str, name: str) -> JobSpec:
         return -(-ranks // slots), slots
 
     values = {"LSB_DJOB_NUMPROC": str(ranks), "LSB_MAX_NUM_PROCESSORS": str(ranks)} if counted else {}
-    layout = [1, 1]
-
-    def slots_for(started: Sequence[MpirunLine]) -> int:
-        layout[:] = room(started)
-        return math.prod(layout)
-
-    lines = read_body(text, name, values, slots_for)
-    hosts, slots = layout
+    body = read_body(text, name, values)
+    hosts, slots = room(body.started)
+    lines = body.line(hosts * slots)
     resources = _bsub_resources(head, slots, hosts)
     if resources == Resources():
         resources = lines.resources
@@ -321,14 +315,10 @@ def read_sbatch(text: str, name: str) -> JobSpec:
         return nodes
 
     values = _values_of(heads[0]) if len(heads) == 1 else {}
-    replicas: list[Replica] = []
-
-    def slots_for(started: Sequence[MpirunLine]) -> int:
-        replicas[:] = room(started)
-        return sum(replica.slots for replica in replicas)
-
-    lines = read_body(text, name, values, slots_for)
+    body = read_body(text, name, values)
+    replicas = room(body.started)
     slots = sum(replica.slots for replica in replicas)
+    lines = body.line(slots)
     tasks = heads[0]["ntasks"].count() if "ntasks" in heads[0] and len(heads) == 1 else 0
     np = lines.np or tasks
     warnings = [*lines.warnings, *(["srun without --het-group uses the first component alone"] if alone else [])]

@@ -17,11 +17,10 @@ from hvd_kernel.jobs.platform_fields import (
     at,
     settings_of,
 )
-from hvd_kernel.jobs.spec import PlatformField, Replica
+from hvd_kernel.jobs.spec import SECRETS, PlatformField, Replica
 
 GPU_NAME = re.compile(r"[\w.-]+/gpu", re.ASCII)
 """Names of the resources that count as GPUs."""
-SECRETS = ("HVD_SECRET_KEY", "HOROVOD_SECRET_KEY")
 FROM_CLUSTER = "only the cluster has its value"
 _REFERENCE = re.compile(r"(?<!\$)(?:\$\$)*\$\([-._a-zA-Z]", re.ASCII)
 _IGNORED = {
@@ -50,7 +49,9 @@ def of_job(manifest: Mapping[str, Any], name: str, replicas: tuple[Replica, ...]
     yield from settings_of("job", manifest, skeleton, _with(read, "job", _JOB), _ignored(manifest, "", template))
     yield from _generated(manifest)
     yield from _of_pod(manifest, "", template)
-    yield from _of_container(manifest, "", template)
+    yield from _of_environment(manifest, template)
+    path = (*template, "containers", 0)
+    yield from _of_resources(at(manifest, path), path, "")
 
 
 _JOB = {"completions", "parallelism", "completionMode"}
@@ -183,11 +184,6 @@ def _of_pod(manifest: Mapping[str, Any], prefix: str, pod: ObjectPath) -> Iterat
     if others:
         source = f"{_dotted(pod)}.containers: {len(others)} beside the first"
         yield PlatformField(f"{prefix}pod.containers", others, source, "it has the ranks")
-
-
-def _of_container(manifest: Mapping[str, Any], prefix: str, pod: ObjectPath) -> Iterator[PlatformField]:
-    yield from _of_environment(manifest, pod)
-    yield from _of_resources(at(manifest, (*pod, "containers", 0)), (*pod, "containers", 0), prefix)
 
 
 def _of_environment(manifest: Mapping[str, Any], pod: ObjectPath) -> Iterator[PlatformField]:

@@ -15,7 +15,7 @@ from itertools import groupby
 from hvd_kernel.jobs import platform_fields, shell_lines
 from hvd_kernel.jobs.manifests import top
 from hvd_kernel.jobs.shell_lines import quoted
-from hvd_kernel.jobs.spec import JobError, JobSpec, Replica, Resources
+from hvd_kernel.jobs.spec import SECRETS, JobError, JobSpec, Replica, Resources
 from hvd_kernel.jobs.writers import common
 from hvd_kernel.jobs.writers.common import WriterOptions, Written
 
@@ -64,7 +64,7 @@ def script_body(spec: JobSpec, commands: Sequence[str]) -> str:
     for variable in spec.environment:
         if not _IDENTIFIER.fullmatch(variable.name):
             raise JobError(f"environment: a script takes no variable {variable.name!r}: rename it, or leave it out.")
-        if variable.name in common.SECRETS:
+        if variable.name in SECRETS:
             continue
         value = "" if variable.value is None else f"={quoted(checked(variable.value, variable.name))}"
         exports.append(f"export {variable.name}{value}")

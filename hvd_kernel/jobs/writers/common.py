@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from hvd_kernel.jobs import manifests
-from hvd_kernel.jobs.spec import NO_COMMAND, JobError, JobSpec, Replica
+from hvd_kernel.jobs.spec import NO_COMMAND, SECRETS, JobError, JobSpec, Replica
 
 OPTION_KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -53,7 +53,6 @@ class WriterOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 PORT = 61440  # above Linux's range of ephemeral ports
-SECRETS = ("HVD_SECRET_KEY", "HOROVOD_SECRET_KEY")
 _SHOWN = 5
 
 

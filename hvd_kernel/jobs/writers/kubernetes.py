@@ -23,9 +23,9 @@ from hvd_kernel.jobs import manifests, platform_fields, shell_lines
 from hvd_kernel.jobs.manifests import GPU, INSTANCE, SHM_FOLDER, Manifest
 from hvd_kernel.jobs.platform_fields import GPU_RESOURCE, OBJECTS, SETUP, SHELL
 from hvd_kernel.jobs.readers import kubernetes
-from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, PlatformField, Replica, Resources, binary, cores
+from hvd_kernel.jobs.spec import SECRETS, Bounds, JobError, JobSpec, PlatformField, Replica, Resources, binary, cores
 from hvd_kernel.jobs.writers import common
-from hvd_kernel.jobs.writers.common import SECRETS, WriterOptions, Written, whole
+from hvd_kernel.jobs.writers.common import WriterOptions, Written, whole
 
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*", re.ASCII)
 _DOLLARS = re.compile(r"\$+(?=\()|\$\$+")

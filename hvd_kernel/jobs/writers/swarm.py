@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from hvd_kernel.jobs import manifests, platform_fields, shell_lines
-from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Resources, binary
+from hvd_kernel.jobs.spec import SECRETS, Bounds, JobError, JobSpec, Resources, binary
 from hvd_kernel.jobs.writers import common, kubernetes
 from hvd_kernel.jobs.writers.common import WriterOptions, Written
 
@@ -90,9 +90,7 @@ def _environment(spec: JobSpec, shape: common.Shape, options: WriterOptions) -> 
         if not _VARIABLE.fullmatch(variable.name):
             raise JobError(f"environment: {variable.name!r} is not a variable's name: rename it, or leave it out.")
     of_job = {variable.name: variable.value for variable in spec.environment if variable.value is not None}
-    return hvd_variables | {
-        name: escaped(literal(value)) for name, value in of_job.items() if name not in common.SECRETS
-    }
+    return hvd_variables | {name: escaped(literal(value)) for name, value in of_job.items() if name not in SECRETS}
 
 
 def escaped(text: str) -> str:

@@ -23,6 +23,7 @@ from hvd_kernel.launch.cli.flags import HvdrunRequest, parse, split
 from hvd_kernel.launch.elastic.job import launch_elastic
 from hvd_kernel.launch.forwarding import ignore_until_forwarded, own_stdin
 from hvd_kernel.launch.job_run import Job, launch
+from hvd_kernel.launch.outcome import shell_status
 from hvd_kernel.launch.output_sinks import write_stderr
 from hvd_kernel.launch.placement import TORCH_PORT_IN_USE, JobSize, without_flags
 from hvd_kernel.processes.limits import Capacity
@@ -37,7 +38,6 @@ FLAGS_FIRST = "hvdrun: there is no program {command}; flags of hvdrun {command} 
 """Error of ``hvdrun --verbose job run FILE``."""
 _WRONG_USE = 2
 _FAILED = 1
-_SIGNALLED = 128
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -57,12 +57,12 @@ def main(words: Sequence[str] | None = None) -> int:
         return _report_error(error, _WRONG_USE)
     except (JobCancelled, Signalled) as error:
         ignore_signals()
-        return _report_error(error, _SIGNALLED + error.number)
+        return _report_error(error, shell_status(-error.number))
     except ClusterError as error:
         return _report_error(error, _FAILED)
     except BrokenPipeError:  # the reader of our output is gone; at exit Python would report that once more
         sys.stdout = sys.stderr = None
-        return _SIGNALLED + signal.SIGPIPE
+        return shell_status(-signal.SIGPIPE)
 
 
 def _report_error(error: BaseException, status: int) -> int:

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from hvd_kernel import tracking
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.jobs import here
 from hvd_kernel.jobs.grace import GracePeriod
 from hvd_kernel.launch.agents import Agents
 from hvd_kernel.launch.cancellation import Cancellation, JobCancelled, SignalHandlers
@@ -31,7 +32,7 @@ from hvd_kernel.launch.elastic.state import DriverSettings
 from hvd_kernel.launch.elastic.workers import Orders, RendezvousPlaces, Streams, WorkerProcess, Workers
 from hvd_kernel.launch.exit_report import JobExit, RankExit, recorded
 from hvd_kernel.launch.forwarding import StdinForwarder, forwarded
-from hvd_kernel.launch.job_run import Job, grace_here
+from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.line_output import standard
 from hvd_kernel.launch.monitor import on_sigquit
 from hvd_kernel.launch.outcome import Outcome, failed, is_consequence, shell_status
@@ -68,7 +69,7 @@ def launch_elastic(
         A signal to hvdrun has cancelled the job.
     """
     env = without_launchers(os.environ) | (job.env or {})
-    job = replace(job, env=(job.env or {}) | tracking.rank_environment(env), grace=job.grace or grace_here(env))
+    job = replace(job, env=(job.env or {}) | tracking.rank_environment(env), grace=job.grace or here.grace(env))
     default_out, default_err = standard()
     with recorded(job.exit_report) as record:
         out = writer(stdout, default_out, record.loss, "stdout")
@@ -126,7 +127,7 @@ class ElasticJob:
         self, job: Job, options: ElasticOptions, agents: Agents, streams: Streams, env: dict[str, str]
     ) -> None:
         self._job, self._agents, self._write = job, agents, streams.err
-        self._grace = job.grace or grace_here(env)
+        self._grace = job.grace or here.grace(env)
         self.cancellation = Cancellation(partial(self.stop, "cancelled"), partial(agents.stop, 0.0))
         self._driver = Driver(_settings(options, env, self._grace))
         self._ended: events.EndJob | None = None

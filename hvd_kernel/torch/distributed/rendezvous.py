@@ -38,7 +38,7 @@ def meet(ranks: Sequence[int] = ()) -> None:
         A rank has failed, or calls another collective instead.
     """
     if not ranks:
-        handles.named_barrier(_NEW_GROUP)
+        handles.enter_barrier(_NEW_GROUP)
         return
     first, *others = sorted(ranks)
     tag = -1 - zlib.crc32(repr((first, *others)).encode())  # torch's are not negative

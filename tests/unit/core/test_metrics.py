@@ -21,27 +21,27 @@ def clean() -> Iterator[None]:
 def test_counts() -> None:
     metrics.step(32)
     metrics.step()
-    assert metrics.snapshot() == metrics.MetricsSnapshot(2, 32, {})
+    assert metrics.snapshot() == metrics.MetricsSnapshot(2, 32)
 
 
 def test_framework_may_count_its_own_steps() -> None:
     counted = [(3, 96)]
     metrics.count_by(lambda: counted[0])
     metrics.step(samples=16)
-    assert metrics.snapshot() == metrics.MetricsSnapshot(4, 112, {})
+    assert metrics.snapshot() == metrics.MetricsSnapshot(4, 112)
     counted[0] = (5, 160)
-    assert metrics.snapshot() == metrics.MetricsSnapshot(6, 176, {})
+    assert metrics.snapshot() == metrics.MetricsSnapshot(6, 176)
 
 
 def test_log_accepts_numbers_tensors_and_arrays() -> None:
     import torch
 
     metrics.log(a=1, b=2.5, c=torch.tensor(3.0, requires_grad=True), d=np.float32(4), e=torch.tensor([5]), f=True)
-    logged = metrics.snapshot().logged
+    logged = metrics.pop_logged().latest
     assert logged == {"a": 1.0, "b": 2.5, "c": 3.0, "d": 4.0, "e": 5.0, "f": 1.0}
     assert all(type(value) is float for value in logged.values())
     metrics.log(a=7)
-    assert metrics.snapshot().logged["a"] == 7.0
+    assert metrics.pop_logged().latest["a"] == 7.0
     assert logged["a"] == 1.0, "a snapshot stays as it was"
 
 
@@ -57,15 +57,15 @@ def test_h3_names_are_capped_with_one_notice() -> None:
     with pytest.warns(UserWarning, match="'n256' is not shown, nor are others: a cell has 256 names") as seen:
         metrics.log(**names)
     assert len(seen) == 1
-    logged = metrics.snapshot().logged
+    logged = metrics.pop_logged().latest
     assert logged == {f"n{i}": float(i) for i in range(256)}
     metrics.log(n255=7)
-    assert metrics.snapshot().logged["n255"] == 7.0, "names that are there are still taken"
+    assert metrics.pop_logged().latest["n255"] == 7.0, "names that are there are still taken"
     metrics.begin_cell()
     with pytest.warns(UserWarning, match="x{100}…' is not shown") as seen:
         metrics.log(**{"x" * 10_000_000: 1, "y" * 101: 2, "z" * 100: 3})
     assert len(seen) == 1
-    assert metrics.snapshot().logged == {"z" * 100: 3.0}
+    assert metrics.pop_logged().latest == {"z" * 100: 3.0}
 
 
 def test_every_logged_value_counts() -> None:

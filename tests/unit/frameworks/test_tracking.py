@@ -285,7 +285,7 @@ def test_log_without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
         (7, {"acc": 1.0, "train/loss": 0.5, "acc/rank_0": 1.0, "train/loss/rank_0": 0.5}),
         (None, {"loss": 0.25, "loss/rank_0": 0.25}),
     ]
-    assert metrics.snapshot().logged == {"train/loss": 0.5, "acc": 1.0, "loss": 0.25}
+    assert metrics.pop_logged().latest == {"train/loss": 0.5, "acc": 1.0, "loss": 0.25}
 
 
 def test_log_on_a_rank_before_init(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +294,7 @@ def test_log_on_a_rank_before_init(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics.log(loss=0.5)
     metrics.log_model("not there")
     assert not Path("runs").exists()
-    assert metrics.snapshot().logged == {"loss": 0.5}
+    assert metrics.pop_logged().latest == {"loss": 0.5}
 
 
 def test_missing_model() -> None:

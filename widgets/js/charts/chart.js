@@ -84,8 +84,8 @@ export function makeChart(label, theme, sync, onPick) {
     const drawn = plot && ranks === lines.length ? plot : makePlot(lines.length);
     marks = state.marks;
     legend = one < 0 ? "" : `rank ${state.ranks[one]}, and the mean of ${state.ranks.length}`;
-    const none = lines.flatMap(() => [columns.map(() => null), columns.map(() => null)]);
-    drawn.setData([state.curves.t, ...lines, ...(ends.length ? ends : none)]);
+    const none = columns.map(() => null);
+    drawn.setData([state.curves.t, ...lines, ...(ends.length ? ends : lines.flatMap(() => [none, none]))]);
     if (legend && (drawn.cursor.idx ?? null) === null) setText(readout, legend);
     const last = lines.map((line) => metric(line.at(-1))).join(", ");
     const whose = legend || `${state.ranks.length} ranks`;
