@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+_LOG = logging.getLogger("hvd_kernel")
+
 
 class AfterImport(MetaPathFinder):
-    """Finder that calls back once, when the module's code has run.
+    """Finder that calls back once with the module that the import returns, when its code has run.
+
+    The import succeeds even if the callback raises, which is logged.
 
     Examples
     --------
@@ -58,7 +63,10 @@ class AfterImport(MetaPathFinder):
     def _done(self, module: ModuleType) -> None:
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-        self._then(module)
+        try:
+            self._then(module)
+        except Exception:  # noqa: BLE001 - the program may not need what is attached; it needs its import
+            _LOG.exception("%s is imported, but something could not be attached to it", self.name)
 
 
 class Between(Loader):
@@ -84,4 +92,4 @@ class _Then(Between):
         """Run the module's code, and call back."""
         super().exec_module(module)
         self.loader.exec_module(module)
-        self.then(module)
+        self.then(sys.modules.get(module.__name__, module))  # a module may replace itself
