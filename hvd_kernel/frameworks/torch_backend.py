@@ -17,7 +17,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from hvd_kernel.frameworks import torch_connections
+from hvd_kernel.frameworks import accelerate_state, torch_connections
 from hvd_kernel.frameworks.after_import import AfterImport
 from hvd_kernel.protocol import modules
 from hvd_kernel.settings import torchrun
@@ -28,7 +28,6 @@ _DISTRIBUTED = "torch.distributed"
 _OFF = {"HVD_TORCH": "off", "HVD_GUARD": "off"}  # ranks that train separate models are intended
 _OURS = "hvd_kernel.torch.distributed"
 _SESSION = "hvd_kernel.core.session"
-_ACCELERATE = ("PartialState", "AcceleratorState", "GradientState")  # kinds that keep one state per process
 
 
 @cache
@@ -71,13 +70,11 @@ def independent() -> Iterator[None]:
     names = (*torchrun.NAMES, torchrun.ADDRESS, *torchrun.OF_MPI, *_OFF)
     before = {name: os.environ.pop(name) for name in names if name in os.environ}
     os.environ.update(_OFF)
-    default, accelerate = _set_default("gloo"), _reset_accelerate_state()
+    default = _set_default("gloo")
     try:
-        yield
+        with accelerate_state.hidden():
+            yield
     finally:
-        _reset_accelerate_state()
-        for kind, state in accelerate.items():
-            kind._shared_state = state  # noqa: SLF001 - accelerate has no public way
         for name in names:
             os.environ.pop(name, None)
         os.environ.update(before)
@@ -85,16 +82,6 @@ def independent() -> Iterator[None]:
             _set_default(default)
         elif (distributed := modules.loaded(_DISTRIBUTED)) is not None:
             attach(distributed)
-
-
-def _reset_accelerate_state() -> dict[Any, dict[str, Any]]:
-    """Give accelerate new state of the process, and return the one it had; its objects keep theirs."""
-    states = modules.loaded("accelerate.state")
-    kinds = [getattr(states, name) for name in _ACCELERATE] if states is not None else []
-    before = {kind: kind._shared_state for kind in kinds}  # noqa: SLF001 - accelerate has no public way
-    for kind, state in before.items():
-        kind._shared_state = type(state)()  # noqa: SLF001
-    return before
 
 
 def _set_default(backend: str) -> str:

@@ -30,6 +30,7 @@ from torch import Tensor  # noqa: E402
 from transformers import Trainer, TrainerCallback, TrainingArguments  # noqa: E402
 
 import hvd_kernel.torch as hvd  # noqa: E402
+from hvd_kernel.frameworks import accelerate_state  # noqa: E402
 from hvd_kernel.integrations.averaging import Averaging, distributed, share, share_state  # noqa: E402
 from hvd_kernel.settings import torchrun  # noqa: E402
 
@@ -40,28 +41,14 @@ else:
 
 
 class ProcessState:
-    """One Trainer's values of the state that accelerate keeps per process; they are in effect within ``current()``.
-
-    Objects that accelerate creates meanwhile keep these values: the ``__dict__`` of an instance is the shared dict.
-    """
+    """One Trainer's values of the state that accelerate keeps per process; they are in effect within ``current()``."""
 
     def __init__(self) -> None:
         self._values: dict[Any, dict[str, Any]] = {kind: {} for kind in (PartialState, AcceleratorState, GradientState)}
 
-    @contextmanager
-    def current(self) -> Iterator[None]:
-        """Put these values into effect; restore the previous ones afterwards, also after an error."""
-        before = {kind: kind._shared_state for kind in self._values}  # noqa: SLF001 - accelerate has no public way
-        self._use(self._values)
-        try:
-            yield
-        finally:
-            self._use(before)
-
-    @staticmethod
-    def _use(values: Mapping[Any, dict[str, Any]]) -> None:
-        for kind, state in values.items():
-            kind._shared_state = state  # noqa: SLF001
+    def current(self) -> AbstractContextManager[None]:
+        """Put these values into effect for a block."""
+        return accelerate_state.replaced(self._values)
 
     def set_rank(self, args: Any) -> None:
         """Set rank, size and device in TrainingArguments and in accelerate's state."""

@@ -69,38 +69,32 @@ def launch_elastic(
         A signal to hvdrun has cancelled the job.
     """
     env = without_launchers(os.environ) | (job.env or {})
-    job = replace(job, env=(job.env or {}) | tracking.rank_environment(env), grace=job.grace or here.grace(env))
+    run_id = tracking.rank_environment(env)
+    env |= run_id
+    job = replace(job, env=(job.env or {}) | run_id, grace=job.grace or here.grace(env))
     default_out, default_err = standard()
     with recorded(job.exit_report) as record:
-        out = writer(stdout, default_out, record.loss, "stdout")
-        err = writer(stderr, default_err, record.loss, "stderr")
-        outcome = record.outcome = _run(job, options, out, err, record)
-    return outcome
-
-
-def _run(job: Job, options: ElasticOptions, out: Write, write_err: Write, record: JobExit) -> Outcome:
-    """Start the ranks, and run the job to its end."""
-    begun = time.monotonic()
-    env = without_launchers(os.environ) | (job.env or {})
-    agents = Agents(write_err)
-    running = ElasticJob(
-        job,
-        options,
-        agents,
-        Streams(
-            out,
-            write_err,
+        streams = Streams(
+            writer(stdout, default_out, record.loss, "stdout"),
+            writer(stderr, default_err, record.loss, "stderr"),
             prefix=job.prefix,
             timestamp=job.timestamp,
             folder=job.output_filename,
             digits=len(str((options.max_np or options.np) - 1)),
             most=job.output_max_bytes,
             loss=record.loss,
-        ),
-        env,
-    )
+        )
+        outcome = record.outcome = _run(job, options, env, streams, record)
+    return outcome
+
+
+def _run(job: Job, options: ElasticOptions, env: dict[str, str], streams: Streams, record: JobExit) -> Outcome:
+    """Start the ranks, and run the job, whose grace period is known, to its end."""
+    begun = time.monotonic()
+    agents = Agents(streams.err)
+    running = ElasticJob(job, options, agents, streams, env)
     with SignalHandlers(agents.loop) as handlers, ExitStack() as at_end:
-        at_end.callback(report_loss, record.loss, write_err)
+        at_end.callback(report_loss, record.loss, streams.err)
         at_end.callback(running.wait_for_engine)
         at_end.callback(agents.end)
         at_end.callback(running.close)
@@ -127,7 +121,8 @@ class ElasticJob:
         self, job: Job, options: ElasticOptions, agents: Agents, streams: Streams, env: dict[str, str]
     ) -> None:
         self._job, self._agents, self._write = job, agents, streams.err
-        self._grace = job.grace or here.grace(env)
+        assert job.grace is not None
+        self._grace = job.grace
         self.cancellation = Cancellation(partial(self.stop, "cancelled"), partial(agents.stop, 0.0))
         self._driver = Driver(_settings(options, env, self._grace))
         self._ended: events.EndJob | None = None
