@@ -30,7 +30,6 @@ from hvd_kernel.formatting.operation_names import torch_group_prefix
 from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.settings import lookup
 from hvd_kernel.torch.async_ops import fast, is_plain
-from hvd_kernel.torch.memory import REDUCED
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,6 +71,7 @@ class GroupEngine:
     def __init__(self, engine: Engine, prefix: str) -> None:
         self._engine: Engine | None = engine
         self._prefix = prefix
+        self._names = [f"{prefix}.{number}" for number in range(NAMES)]
         self._lock = threading.RLock()
         self._started = 0
         self._messages = count()
@@ -100,34 +100,27 @@ class GroupEngine:
     ) -> None:
         """Enqueue a collective by the engine's method ``call``; its work is kept alive until it is complete.
 
-        A name in use waits for its earlier operation. ``name``: from ``reserve``; None: the next one.
+        A name in use waits for its earlier operation. ``name``: from ``reduce_at_once``; None: the next one.
         """
         with self._lock:
             engine = self.engine
             self._drop_completed()
-            used = self._next_name() if name is None else name
+            used = self._names[self._started % NAMES] if name is None else name
             earlier = self._live.get(used)
             if earlier is not None:
                 earlier.complete()
             self._enqueue(work, used, engine, partial(getattr(engine, call), used, *arguments, process_set=0), waits)
             self._started += name is None
 
-    def _next_name(self) -> str:
-        return f"{self._prefix}.{self._started % NAMES}"
-
-    def reserve(self, tensor: Tensor, op: int) -> str | None:  # noqa: ARG002 - of the shared engine
-        """Reserve the next name for ``reduce_at_once``; None if the core's short call does not cover the tensor."""
-        return None
-
-    def reduce_at_once(self, name: str, tensor: Tensor, op: int, timeout: float | None) -> bool:  # noqa: ARG002
-        """Reduce a tensor in place by the core's shortest call, and wait, under a name from ``reserve``.
+    def reduce_at_once(self, tensor: Tensor, op: int, timeout: float | None) -> str | None:  # noqa: ARG002
+        """Reduce a tensor in place by the core's shortest call, and wait.
 
         Returns
         -------
-        bool
-            Whether the tensor is reduced; if not, nothing was sent: pass the name to ``start``.
+        str or None
+            "" if the tensor is reduced. Otherwise nothing was sent: the name to pass to ``start``; None: the next one.
         """
-        return False
+        return None
 
     def start_message(self, work: HvdWork, call: str, arguments: Sequence[Any], *, waits: bool) -> None:
         """Enqueue an operation that not all ranks call, which the core names; its work is kept alive likewise."""
@@ -208,23 +201,23 @@ class SharedEngine(GroupEngine):
             _abandoned.clear()
         return current
 
-    def reserve(self, tensor: Tensor, op: int) -> str | None:
-        """Reserve the next name for ``reduce_at_once``; None if the core's short call does not cover the tensor."""
-        if not is_plain(tensor) or tensor.dtype not in REDUCED[op] or not tensor.is_contiguous():
-            return None
+    def reduce_at_once(self, tensor: Tensor, op: int, timeout: float | None) -> str | None:
+        """Reduce a tensor as ``GroupEngine.reduce_at_once``. The lock is free during the wait."""
+        flat = tensor  # as ``start`` sends it
+        if tensor.dim() != 1:
+            if not is_plain(tensor) or not tensor.is_contiguous():
+                return None
+            flat = tensor.view(-1)
         with self._lock:
-            _ = self.engine  # follows to the current one
-            name = self._next_name()
+            if session.engine() is not self._engine:
+                _ = self.engine  # follows to the current one
+            name = self._names[self._started % NAMES]
             if name in self._live:
                 return None
             self._started += 1
-        return name
-
-    def reduce_at_once(self, name: str, tensor: Tensor, op: int, timeout: float | None) -> bool:
-        """Reduce a tensor in place by the core's shortest call, and wait. The lock is free meanwhile."""
         limit = -1.0 if timeout is None else timeout
-        flat = tensor if tensor.dim() == 1 else tensor.view(-1)  # as ``start`` sends it
-        return fast.allreduce(flat, flat, None, name, op, 1.0, 1.0, global_process_set, limit) is not None
+        done = fast.allreduce(flat, flat, None, name, op, 1.0, 1.0, global_process_set, limit)
+        return name if done is None else ""
 
     def close(self) -> None:
         """Leave the engine to the program; keep the memory of operations that are in flight."""

@@ -90,22 +90,22 @@ class HvdProcessGroup(ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         """Reduce a tensor in place on all ranks."""
+        name = None
+        if self._coalesced is None and not getattr(opts, "asyncOp", True) and len(tensors) == 1:
+            name = self._reduce_at_once(tensors[0], opts)
+            if name == "":
+                return COMPLETE
         options = _options(opts, timeout, reduceOp=ReduceOp.SUM)
         inputs = _list(tensors)
         check_count("all_reduce", len(inputs), 1, "tensor")
-        name = None
-        if self._coalesced is None and not getattr(options, "asyncOp", True):
-            op = CORE_OPS.get(int(getattr(options.reduceOp, "op", options.reduceOp)))
-            name = None if op is None else self._engine.reserve(inputs[0], op)
-            if op is not None and name is not None and self._reduced(name, inputs[0], op, options):
-                return COMPLETE
         return self._start("all_reduce", options, inputs, options.reduceOp, name=name)
 
-    def _reduced(self, name: str, tensor: Tensor, op: int, options: Any) -> bool:
-        """Reduce a tensor at once; see ``GroupEngine.reduce_at_once``."""
+    def _reduce_at_once(self, tensor: Tensor, options: Any) -> str | None:
+        """Reduce a tensor by torch's options, and wait; see ``GroupEngine.reduce_at_once``."""
+        op = CORE_OPS.get(int(options.reduceOp.op))
         timeout = seconds_of(options.timeout) or self._timeout
         try:
-            return self._engine.reduce_at_once(name, tensor, op, timeout)
+            return None if op is None else self._engine.reduce_at_once(tensor, op, timeout)
         except HvdTimeout:
             raise HvdTimeout(LATE.format(seconds=timeout)) from None
 
