@@ -4,10 +4,11 @@
 # make test-all   everything, in shards: make test-all SHARD=native|multiprocess|jupyter|browser|faults|elastic|frameworks|platforms|spark|ray|calm
 # make changed    lint and the tests of what differs from HEAD
 # make page       build widgets/static, what a browser gets, from widgets/js (needs Node.js)
+# make release    dist/: sdist and manylinux wheels for every CPython here, checked and tried in empty environments
 # make bench      the figures of docs/performance.md
 # make clean      remove what make made
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test test-all changed ci lint native pytest bench clean system page
+.PHONY: help demo lab test test-all changed ci lint native pytest bench release clean system page
 SHELL := /bin/bash
 NATIVE := $(wildcard native/CMakeLists.txt native/CMakePresets.json $(foreach depth,* */*,native/$(depth)/*.cc native/$(depth)/*.h native/$(depth)/*.cu native/$(depth)/*.cuh native/$(depth)/*.cmake))
 SETTINGS := pyproject.toml .ci/constraints.txt .ci/setup
@@ -18,7 +19,7 @@ help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
 build/.demo: $(SETTINGS) $(NATIVE)
-	@bash .ci/setup torch,lab && mkdir -p build && touch $@
+	@WHEELS=dist bash .ci/setup torch,lab && mkdir -p build && touch $@
 
 build/.test: $(SETTINGS) $(NATIVE)
 	@begin=$$SECONDS; { bash .ci/system $(if $(CI),java) && bash .ci/js install; } & system=$$!; bash .ci/setup torch,lab,test && wait $$system && \
@@ -56,6 +57,9 @@ pytest: build/.test
 
 bench: build/.test
 	@for each in start cell telemetry; do echo "$$each:"; .venv/bin/python tools/bench/$$each.py || exit 1; done
+
+release:
+	@bash .ci/release
 
 clean:
 	rm -rf build .venv
