@@ -1,22 +1,24 @@
-"""Draw how agreement and reduction scale to thousands of ranks: runs the simulator, writes its table and two plots.
+"""Simulate how negotiation and reduction scale to thousands of ranks, and record the result for docs/performance.md.
 
-python tools/bench/scaling.py build/native-plain/simulator docs/images   (about a minute for 4,096 ranks)
+python tools/bench/scaling.py build/native-plain/simulator   (about a minute for 4,096 ranks)
+
+Prints the simulator's table and replaces the rows of docs/benchmarks/scaling.json, which tools/bench/plots.py draws.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
-
-import matplotlib as mpl
-
-mpl.use("svg")
-import matplotlib.pyplot as plt
+from typing import Any
 
 SIZES = (2, 8, 64, 512, 4096)
+SHOWN = (64, 512, 4096)
+"""Numbers of ranks that the page shows."""
+DATA = Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "scaling.json"
 Row = dict[str, str]
 
 
@@ -26,36 +28,33 @@ def simulate(binary: str) -> list[Row]:
     return list(csv.DictReader(io.StringIO(printed)))
 
 
-def draw(rows: list[Row], column: str, gradients: str, label: str, path: Path) -> None:
-    """Draw a line per fanout over the number of ranks, and the limit if the column is the time of a step."""
-    figure, axes = plt.subplots(figsize=(5.2, 3.4))
-    for fanout in ("star", "16", "64"):
-        chosen = [
-            r for r in rows if (r["fanout"], r["algorithm"], r["gradients"]) == (fanout, "hierarchical", gradients)
-        ]
-        name = fanout if fanout == "star" else f"tree, fanout {fanout}"
-        axes.plot([int(r["ranks"]) for r in chosen], [float(r[column]) for r in chosen], marker="o", label=name)
-    if column == "step_ms":
-        axes.plot(
-            [int(r["ranks"]) for r in chosen], [float(r["limit_ms"]) for r in chosen], "k:", label="alpha-beta bound"
-        )
-    axes.set(xscale="log", yscale="log", xlabel="ranks", ylabel=label)
-    axes.legend(frameon=False)
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
+def figures(rows: list[Row]) -> list[dict[str, Any]]:
+    """Return what the page shows of the simulator's rows: a step with a backward pass, and a negotiation at once."""
+    hierarchical = [row for row in rows if row["algorithm"] == "hierarchical" and int(row["ranks"]) in SHOWN]
+    at_once = {
+        (row["ranks"], row["fanout"]): row["negotiation_ms"] for row in hierarchical if row["gradients"] != "backward"
+    }
+    return [
+        {
+            "ranks": int(row["ranks"]),
+            "negotiation": row["fanout"] if row["fanout"] == "star" else f"tree, fanout {row['fanout']}",
+            "messages_of_busiest_rank": int(row["messages_of_busiest"]),
+            "step_ms": round(float(row["step_ms"]), 1),
+            "negotiation_ms": round(float(at_once[row["ranks"], row["fanout"]]), 2),
+        }
+        for row in hierarchical
+        if row["gradients"] == "backward"
+    ]
 
 
 def main() -> None:
-    """Run, print the table, draw."""
-    binary, folder = sys.argv[1], Path(sys.argv[2])
-    mpl.rcParams["svg.hashsalt"] = "hvd"
-    rows = simulate(binary)
-    sys.stdout.write("| " + " | ".join(rows[0]) + " |\n")
+    """Simulate, print the table, and write the figures into the data of the page."""
+    rows = simulate(sys.argv[1])
+    print("| " + " | ".join(rows[0]) + " |")
     for row in rows:
-        sys.stdout.write("| " + " | ".join(row.values()) + " |\n")
-    draw(rows, "step_ms", "backward", "one step, ms (virtual)", folder / "scaling_step.svg")
-    draw(rows, "messages_of_busiest", "backward", "messages of the busiest rank", folder / "scaling_messages.svg")
+        print("| " + " | ".join(row.values()) + " |")
+    data = json.loads(DATA.read_text())
+    DATA.write_text(json.dumps(data | {"ranks": figures(rows)}, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
