@@ -163,7 +163,37 @@ def gpu(data: Data) -> Figure:
     return figure
 
 
-PLOTS = {"allreduce": allreduce, "gradients": gradients, "hosts": hosts, "scaling": scaling, "gpu": gpu}
+def recovery(data: Data) -> Figure:
+    """Draw median and worst time of each kind of recovery, and the limit."""
+    figure, panel = plt.subplots(figsize=(8.2, 3.4), layout="constrained")
+    figures = data["figures"]
+    places = range(len(figures))
+    medians = [time["p50"] for time in figures.values()]
+    worst = [time["worst"] for time in figures.values()]
+    panel.hlines(places, medians, worst, color=LIBRARIES[OURS][0], lw=3)
+    panel.plot(medians, places, "o", color=LIBRARIES[OURS][0], label="median")
+    panel.plot(worst, places, "|", color=LIBRARIES[OURS][0], ms=12, mew=2, label="worst")
+    limits = [(place, time.get("limit_worst", time.get("limit_p99"))) for place, time in enumerate(figures.values())]
+    shown = [(place, limit) for place, limit in limits if limit is not None]
+    panel.plot([limit for _, limit in shown], [place for place, _ in shown], "D", color=GREY, ms=5, label="limit")
+    panel.set_yticks(places, list(figures))
+    panel.invert_yaxis()
+    panel.set_xscale("log")
+    panel.set_xticks([0.01, 0.1, 1, 10], ["10 ms", "100 ms", "1 s", "10 s"])
+    panel.minorticks_off()
+    panel.grid(axis="x", color=GREY, alpha=0.25, lw=0.6)
+    add_legend(figure, panel)
+    return figure
+
+
+PLOTS = {
+    "allreduce": allreduce,
+    "gradients": gradients,
+    "hosts": hosts,
+    "scaling": scaling,
+    "gpu": gpu,
+    "recovery": recovery,
+}
 SOURCES = {"gradients": "allreduce"}
 """Plot -> the file of its data, where it has another name."""
 
