@@ -19,7 +19,7 @@ import cloudpickle
 from hvd_kernel.errors import ClusterError, NotInitialized
 from hvd_kernel.protocol import elastic
 from hvd_kernel.protocol.messages import MetricsSample, RankLeft
-from hvd_kernel.ray.utils import ray_api
+from hvd_kernel.ray.utils import ray_api, reason_of
 
 _MAX_BYTES = 100_000  # of a value that is sent through an agent
 
@@ -154,7 +154,7 @@ class Callbacks:
 
     def _call(self) -> None:
         try:
-            while not isinstance(value := self.queue.get(), _End):
+            while not isinstance(value := self._next(), _End):
                 if isinstance(value, MetricsSample | RankLeft):
                     if self._show is not None:
                         self._show(value)
@@ -163,6 +163,12 @@ class Callbacks:
                     callback(value)
         except Exception as error:  # noqa: BLE001 - the user's code: raised in the caller's thread
             self._error = error
+
+    def _next(self) -> Any:
+        try:
+            return self.queue.get()
+        except ray_api().exceptions.RayActorError as error:
+            raise ClusterError(LOST_QUEUE.format(error=reason_of(error).rstrip("."))) from error
 
 
 class Forwarding:

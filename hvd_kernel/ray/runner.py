@@ -23,7 +23,7 @@ from hvd_kernel.ray.adapter import NOT_STARTED, STARTED, Adapter
 from hvd_kernel.ray.elastic_v2 import ElasticParams
 from hvd_kernel.ray.ray_logger import Callbacks, lasting_node
 from hvd_kernel.ray.static import StaticAdapter, StaticParams, interrupt
-from hvd_kernel.ray.utils import ray_api
+from hvd_kernel.ray.utils import ray_api, reason_of
 
 __all__ = ["MiniSettings", "RayExecutor", "StaticAdapter", "StaticParams"]
 
@@ -37,6 +37,10 @@ MAX_WITHOUT_MIN = (
 ELASTIC_AND_STATIC = (
     "Both `min_workers` and `num_workers` provided. "
     "Only one of the above is allowed as workloads cannot be elastic and non-elastic"
+)
+
+CONTROLLER_DIED = (
+    "the actor that controls the ranks has ended, and the ranks with it: {reason} Call shutdown() and start() again."
 )
 
 _INTERRUPTED_S = 60.0
@@ -255,6 +259,9 @@ class RayExecutor:
         ------
         NotImplementedError
             The job is elastic.
+        RankDied
+            The process of a rank has exited before the call; the cause is Ray's error. A later death is raised by
+            ``ray.get``, as Ray's error.
         """
         return self._started().run_remote(fn, args, kwargs)
 
@@ -265,6 +272,8 @@ class RayExecutor:
         ------
         NotImplementedError
             The job is elastic.
+        RankDied
+            The process of rank 0 has exited; the cause is Ray's error.
         """
         return self._started().execute_single(fn)
 
@@ -297,7 +306,7 @@ class RemoteAdapter(Adapter):
         strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(self._node, soft=False)
         actor = ray.remote(_AdapterActor).options(num_cpus=0, scheduling_strategy=strategy)
         self._actor = actor.remote(adapter, settings, dict(params), getattr(settings, "discovery", None))
-        self._pid = ray.get(self._actor.pid.remote())
+        self._pid = self._get(self._actor.pid.remote())
 
     def start(self, *args: Any, **kwargs: Any) -> None:
         """Call the adapter's method."""
@@ -329,22 +338,23 @@ class RemoteAdapter(Adapter):
         ray = ray_api()
         answer = self._actor.call.remote(method, args, kwargs)
         try:
-            value, raised = ray.get(answer)
+            value, raised = self._get(answer)
         except KeyboardInterrupt:
             interrupt([(self._node, self._pid)])
             if not ray.wait([answer], timeout=_INTERRUPTED_S)[0]:
                 ray.kill(self._actor)  # the ranks exit with it
             raise
-        except ray.exceptions.RayActorError as error:
-            reason = str(error).partition("\n")[0]
-            raise ClusterError(
-                f"the actor that controls the ranks has ended, and the ranks with it: {reason} Call shutdown() and "
-                "start() again."
-            ) from error
         if raised is None:
             return value
         failure, cause = pickle.loads(raised)  # noqa: S301 - of our own actor
         raise failure from cause
+
+    def _get(self, reference: Any) -> Any:
+        ray = ray_api()
+        try:
+            return ray.get(reference)
+        except ray.exceptions.RayActorError as error:
+            raise ClusterError(CONTROLLER_DIED.format(reason=reason_of(error))) from error
 
 
 class _AdapterActor:

@@ -15,7 +15,7 @@ from hvd_kernel.launch.run.call import Answer
 from hvd_kernel.launch.run.execution import failure, first_failure
 from hvd_kernel.ray.adapter import NOT_STARTED, STARTED, Adapter, BaseParams
 from hvd_kernel.ray.strategy import BaseStrategy, ColocatedStrategy, PGStrategy, current_placement_group
-from hvd_kernel.ray.utils import map_blocking, ray_api
+from hvd_kernel.ray.utils import map_blocking, ray_api, reason_of
 from hvd_kernel.ray.worker import ABORTED, NONE
 
 
@@ -76,6 +76,8 @@ class StaticAdapter(Adapter):
             Ray did not provide the resources in time.
         RankFailed
             The class raised on a rank; the error names the rank, and its cause is the exception.
+        ClusterError
+            The process of a rank exited before the ranks were numbered; the cause is Ray's error.
         """
         if self._ranks is not None:
             raise ClusterError(STARTED)
@@ -86,8 +88,10 @@ class StaticAdapter(Adapter):
             self.workers = self._ranks.workers
             if executable_cls is not None:
                 self._ranks.answers_to("make", executable_cls, executable_args, executable_kwargs)
-        except BaseException:
+        except BaseException as error:
             self.shutdown()
+            if isinstance(error, ray_api().exceptions.RayActorError):
+                raise ClusterError(NOT_UP.format(reason=reason_of(error))) from error
             raise
 
     def _create_strategy(self) -> BaseStrategy:
@@ -126,12 +130,13 @@ class StaticAdapter(Adapter):
                 for worker, of_rank in zip(workers, variables, strict=True)
             ]
         )
-        return RankActors(workers, nodes, map_blocking(lambda worker: worker.pid.remote(), workers))
+        pids = map_blocking(lambda worker: worker.pid.remote(), workers)
+        return RankActors(workers, nodes, pids, [card["name"] for card in cards])
 
     def execute(self, fn: Callable[[Any], Any], queue: Any = None, *, samples: bool = False) -> list[Any]:
         """Call ``fn(executable)`` on all ranks; return its values in rank order."""
         ranks = self._started_ranks()
-        map_blocking(lambda worker: worker.set_queue.remote(queue, samples=samples), ranks.workers)
+        ranks.call("set_queue", queue, samples=samples)
         return ranks.answers_to("answer", fn)
 
     def run(
@@ -151,14 +156,21 @@ class StaticAdapter(Adapter):
     ) -> list[Any]:
         """Call ``fn`` on all ranks like ``run``, without waiting; return Ray's references to the values."""
         ranks = self._started_ranks()
+        ranks.check_alive()
         ranks.expect_failures()
         return [worker.execute.remote(_call(fn, args, kwargs)) for worker in ranks.workers]
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
-        """Call ``fn(executable)`` on rank 0; an exception is raised as Ray's error, which is also of its class."""
+        """Call ``fn(executable)`` on rank 0; an exception is raised as Ray's error, which is also of its class.
+
+        Raises
+        ------
+        RankDied
+            The process of rank 0 has exited; the cause is Ray's error.
+        """
         ranks = self._started_ranks()
         ranks.expect_failures()
-        return ray_api().get(ranks.workers[0].execute.remote(fn))
+        return ranks.value(0, ranks.workers[0].execute.remote(fn))
 
     def shutdown(self) -> None:
         """Stop the ranks and release their resources. Idempotent."""
@@ -192,12 +204,21 @@ _ENDED_S = 10.0
 _REPORTED_S = 60.0
 """Time for Ray to report that a rank's node is lost; 15 s by its defaults."""
 
+_ALIVE_S = 0.5
+"""Maximum wait of ``check_alive``. An idle rank answers within milliseconds, a busy rank not before it is idle."""
+
+DIED = "the process of rank {rank} of {np} on host {host} has ended: {reason} Call shutdown() and start() again."
+"""Message of ``RankDied``: ``reason`` is Ray's."""
+
+NOT_UP = "the process of a rank ended while the ranks were started: {reason} Call start() again."
+"""Message for a rank that ends before it has a number."""
+
 
 @dataclass
 class _Results:
     values: dict[int, Any] = field(default_factory=dict)
     failures: dict[int, Answer] = field(default_factory=dict)
-    dead: dict[int, BaseException] = field(default_factory=dict)  # Ray's errors
+    dead: dict[int, RankDied] = field(default_factory=dict)
 
     @property
     def has_failed(self) -> bool:
@@ -205,12 +226,58 @@ class _Results:
 
 
 class RankActors:
-    """Actors in rank order, with their nodes and process ids."""
+    """Actors in rank order, with the ids of their nodes, their process ids, and the names of their hosts."""
 
-    def __init__(self, workers: Sequence[Any], nodes: Sequence[str], pids: Sequence[int]) -> None:
+    def __init__(self, workers: Sequence[Any], nodes: Sequence[str], pids: Sequence[int], hosts: Sequence[str]) -> None:
         self.workers = [*workers]
-        self._nodes, self._pids = nodes, pids
+        self._nodes, self._pids, self._hosts = nodes, pids, hosts
         self._is_connected = True
+
+    def value(self, rank: int, reference: Any) -> Any:
+        """Wait for the value of a rank's method.
+
+        Raises
+        ------
+        RankDied
+            The process of the rank has exited; the cause is Ray's error.
+        """
+        ray = ray_api()
+        try:
+            return ray.get(reference)
+        except ray.exceptions.RayActorError as error:
+            if isinstance(error, ray.exceptions.RayTaskError):  # the user's function raised it: of another actor
+                raise
+            np, host = len(self.workers), self._hosts[rank]
+            raise RankDied(DIED.format(rank=rank, np=np, host=host, reason=reason_of(error)), rank) from error
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call a method on all workers; return the values in rank order.
+
+        Raises
+        ------
+        RankDied
+            The process of a rank has exited, whether or not the others have answered; the cause is Ray's error.
+        """
+        ray = ray_api()
+        pending = {getattr(worker, method).remote(*args, **kwargs): rank for rank, worker in enumerate(self.workers)}
+        values: dict[int, Any] = {}
+        while pending:
+            for reference in ray.wait([*pending], num_returns=1)[0]:
+                rank = pending.pop(reference)
+                values[rank] = self.value(rank, reference)
+        return [values[rank] for rank in range(len(self.workers))]
+
+    def check_alive(self) -> None:
+        """Check that no idle rank has died; of a rank that executes a function nothing is known.
+
+        Raises
+        ------
+        RankDied
+            The process of a rank has exited; the cause is Ray's error.
+        """
+        answers = {worker.pid.remote(): rank for rank, worker in enumerate(self.workers)}
+        for reference in ray_api().wait([*answers], num_returns=len(answers), timeout=_ALIVE_S)[0]:
+            self.value(answers[reference], reference)
 
     def expect_failures(self) -> None:
         """Check the ranks' communication before the next call: a call is made whose failures are not seen here."""
@@ -241,10 +308,9 @@ class RankActors:
         """Reconnect ranks whose communication was aborted by a failure in an earlier call."""
         if self._is_connected:
             return
-        states = map_blocking(lambda worker: worker.communication.remote(), self.workers)
+        states = self.call("communication")
         if ABORTED in states:
-            method = "disconnect" if NONE in states else "reconnect"
-            map_blocking(lambda worker: getattr(worker, method).remote(), self.workers)
+            self.call("disconnect" if NONE in states else "reconnect")
         self._is_connected = True
 
     def _wait_all(self, pending: dict[Any, int]) -> _Results:
@@ -279,12 +345,11 @@ class RankActors:
 
     def _collect(self, done: Sequence[Any], pending: dict[Any, int], results: _Results) -> None:
         """Move finished calls from ``pending`` to ``results``."""
-        ray = ray_api()
         for reference in done:
             rank = pending.pop(reference)
             try:
-                value, failure = ray.get(reference)
-            except ray.exceptions.RayActorError as error:
+                value, failure = self.value(rank, reference)
+            except RankDied as error:
                 results.dead[rank] = error
             else:
                 if failure is None:
@@ -305,12 +370,7 @@ class RankActors:
             answer = results.failures[culprit]
             raise failure(culprit, np, answer) from answer.exception()
         if results.dead:
-            rank, error = next(iter(results.dead.items()))
-            reason = str(error).partition("\n")[0]
-            raise RankDied(
-                f"rank {rank} of {np} ended before its function returned: {reason} Call shutdown() and start() again.",
-                rank,
-            ) from error
+            raise next(iter(results.dead.values()))
 
 
 def interrupt(processes: Sequence[tuple[str, int]]) -> None:

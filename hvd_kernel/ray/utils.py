@@ -26,6 +26,12 @@ def ray_api() -> Any:
     return ray
 
 
+def reason_of(error: BaseException) -> str:
+    """Return Ray's reason why an actor has ended, on one line: what has happened, and the cause if Ray knows it."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return " ".join(dict.fromkeys(line.strip() for line in (*lines[:1], *lines[-1:]))) or type(error).__name__
+
+
 def map_blocking(fn: Callable[[Any], Any], collection: Iterable[Any]) -> list[Any]:
     """Call ``fn``, which returns a reference, for each element; wait, and return the values in the same order.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,13 @@ import pytest
 from hvdtest.programs import text_of
 
 from hvd_kernel.ray.adapter import NOT_STARTED
+from hvd_kernel.ray.static import DIED as WHOLE
 
 pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 PROGRAMS = Path(__file__).parent / "programs"
+DIED = WHOLE.partition("{reason}")[0] + "{reason}"
+HOST = socket.gethostname()
 SCRIPT = text_of("failing_function", PROGRAMS / "executor.py")
 
 
@@ -67,7 +71,21 @@ def test_exception_of_a_callback_is_raised(results: Mapping[str, Any]) -> None:
 
 def test_dead_rank_is_named_with_rays_error(results: Mapping[str, Any]) -> None:
     assert (results["death"]["raised"], results["death"]["cause"]) == ("RankDied", "ActorDiedError")
-    assert results["death"]["text"].startswith("rank 1 of 3 ended before its function returned: The actor died")
+    assert results["death"]["text"].startswith(DIED.format(rank=1, np=3, host=HOST, reason="The actor died"))
+
+
+@pytest.mark.parametrize("call", ["run", "run_remote", "execute"])
+def test_calls_after_a_death_name_the_rank(call: str, results: Mapping[str, Any]) -> None:
+    later = results[f"{call}_later"]
+    assert (later["raised"], later["cause"]) == ("RankDied", "ActorDiedError")
+    assert later["text"].startswith(DIED.format(rank=1, np=3, host=HOST, reason="The actor died"))
+
+
+def test_single_call_works_until_rank_0_dies(results: Mapping[str, Any]) -> None:
+    assert results["single_later"] == 34
+    dead = results["single_dead"]
+    assert (dead["raised"], dead["cause"]) == ("RankDied", "ActorDiedError")
+    assert dead["text"].startswith(DIED.format(rank=0, np=3, host=HOST, reason="The actor died"))
 
 
 def test_shutdown_releases_all_resources(results: Mapping[str, Any]) -> None:

@@ -10,15 +10,16 @@ import subprocess
 import sys
 import threading
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from hvd_kernel.errors import ClusterError, UsageError
+from hvd_kernel.errors import ClusterError, RankDied, UsageError
 from hvd_kernel.formatting.install_command import install_command
 from hvd_kernel.launch.launchers.cluster_engine import Invitation
-from hvd_kernel.ray import ElasticRayExecutor, RayExecutor, nodes, ray_logger, runner
+from hvd_kernel.ray import ElasticRayExecutor, RayExecutor, nodes, ray_logger, runner, static
 from hvd_kernel.ray.adapter import BaseParams
 from hvd_kernel.ray.nodes import node_ids
 
@@ -261,6 +262,111 @@ class FakeRay:
 
     def kill(self, _actor: object) -> None:
         """End an actor."""
+
+
+class DeadActor(ActorError):
+    """An actor has died."""
+
+
+class DualError(TaskError, ActorError):
+    """The user's function raised the error of another actor."""
+
+
+REASON = "The actor died unexpectedly. Worker exit type: SYSTEM_ERROR"
+PENDING = "pending"
+
+
+class FakeActors:
+    """A fake of Ray's calls of actors: a reference is the call's outcome, a value, an error or ``PENDING``."""
+
+    exceptions = FakeRay.exceptions
+
+    def __init__(self, *outcomes: object) -> None:
+        remote = [SimpleNamespace(remote=partial(self._call, outcome)) for outcome in outcomes]
+        methods = ("answer", "communication", "execute", "pid", "reconnect", "set_queue")
+        self.workers = [SimpleNamespace(**dict.fromkeys(methods, method)) for method in remote]
+        self.ranks = static.RankActors(self.workers, "ab", (1, 2), ["one", "two"])
+
+    def _call(self, outcome: object, *_: object, **__: object) -> tuple[object, object]:
+        return outcome, object()
+
+    def wait(self, references: list[tuple[object, object]], **_: object) -> tuple[list[object], list[object]]:
+        """Return the references whose call has ended."""
+        return [reference for reference in references if reference[0] is not PENDING], []
+
+    def get(self, reference: tuple[object, object]) -> object:
+        """Return the outcome of a call, or raise it."""
+        if isinstance(reference[0], Exception):
+            raise reference[0]
+        return reference[0]
+
+
+CALLS = {
+    "run": lambda adapter: adapter.run(print),
+    "execute": lambda adapter: adapter.execute(print),
+    "run_remote": lambda adapter: adapter.run_remote(print),
+    "execute_single": lambda adapter: adapter.execute_single(print),
+    "reconnect": lambda adapter: adapter._ranks._reconnect(),
+}
+
+
+def started(ray: FakeActors, monkeypatch: pytest.MonkeyPatch) -> static.StaticAdapter:
+    monkeypatch.setattr(static, "ray_api", lambda: ray)
+    adapter = static.StaticAdapter(SETTINGS, num_workers=2)
+    adapter._ranks = ray.ranks
+    adapter._ranks.expect_failures()
+    return adapter
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_every_call_names_the_rank_that_died(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dead = DeadActor("The actor died unexpectedly.\n\tpid: 7\nWorker exit type: SYSTEM_ERROR\n")
+    rank = 0 if call == "execute_single" else 1
+    outcomes = [dead, PENDING] if rank == 0 else [PENDING, dead]
+    adapter = started(FakeActors(*outcomes), monkeypatch)
+    host = ["one", "two"][rank]
+    with pytest.raises(RankDied) as caught:
+        CALLS[call](adapter)
+    assert str(caught.value) == static.DIED.format(rank=rank, np=2, host=host, reason=REASON)
+    assert (caught.value.rank, caught.value.__cause__) == (rank, dead)
+
+
+def test_error_of_another_actor_in_a_function_is_not_a_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = started(FakeActors(DualError(), None), monkeypatch)
+    with pytest.raises(DualError):
+        adapter.execute_single(print)
+
+
+def test_remote_call_does_not_wait_for_busy_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = started(FakeActors(PENDING, PENDING), monkeypatch)
+    assert [outcome for outcome, _ in adapter.run_remote(print)] == [PENDING, PENDING]
+
+
+def test_actor_that_ends_at_the_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(static, "ray_api", FakeActors)
+    adapter, dead = static.StaticAdapter(SETTINGS, num_workers=1), DeadActor("no libcuda.so")
+
+    def create_workers() -> None:
+        raise dead
+
+    strategy = SimpleNamespace(create_workers=create_workers, workers=[], shutdown=lambda: None)
+    monkeypatch.setattr(adapter, "_create_strategy", lambda: strategy)
+    with pytest.raises(ClusterError, match=f"^{re.escape(static.NOT_UP.format(reason='no libcuda.so'))}$") as caught:
+        adapter.start()
+    assert caught.value.__cause__ is dead
+
+
+def test_lost_queue_of_callbacks_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_logger, "ray_api", lambda: FakeRay([]))
+    callbacks = ray_logger.Callbacks([print])
+
+    def get() -> None:
+        raise DeadActor("The node died.")
+
+    callbacks.queue = SimpleNamespace(get=get)
+    callbacks._call()
+    assert isinstance(callbacks._error, ClusterError)
+    assert str(callbacks._error) == ray_logger.LOST_QUEUE.format(error="The node died")
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,26 @@ def death():
     return packed.run(dies)
 
 
+def run_later():
+    return packed.run(place, (1,))
+
+
+def run_remote_later():
+    return packed.run_remote(place, [1])
+
+
+def execute_later():
+    return packed.execute(lambda counter: counter.value)
+
+
+def single_later():
+    return packed.execute_single(lambda counter: counter.value)
+
+
+def single_dead():
+    return packed.execute_single(lambda _: os._exit(3))
+
+
 def given_back():
     packed.shutdown()
     packed.shutdown()
@@ -204,6 +224,21 @@ report_cases(
     after_a_reference,
     values,
 )
-report_cases(refusing, death, given_back, ended, spread, devices, raising_class, no_room, within_a_group)
+report_cases(
+    refusing,
+    death,
+    run_later,
+    run_remote_later,
+    execute_later,
+    single_later,
+    single_dead,
+    given_back,
+    ended,
+    spread,
+    devices,
+    raising_class,
+    no_room,
+    within_a_group,
+)
 ray.shutdown()
 made.shutdown()
