@@ -269,6 +269,11 @@ _AGENT = ("-P", "-m", "hvd_kernel.processes.agent")
 # No prompts, since no user can answer them. A host that vanishes silently is noticed within half a minute.
 _OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=10", "ServerAliveCountMax=3")
 _NOT_FOUND, _SSH_FAILED = 127, 255
+_UNRESOLVED = "Could not resolve hostname"
+"""Part of ssh's output when the host's name has no address."""
+
+UNRESOLVED = "its name has no address: correct it, or add it to the DNS or to /etc/hosts"
+"""Why such a host cannot be used."""
 
 
 def agent_command(host: str, *, local: bool, port: int | None, identity: str | None, via: str = "") -> list[str]:
@@ -299,6 +304,8 @@ def _unreachable(host: str, command: Sequence[str], status: int, output: str) ->
         reason = f"there is no {sys.executable} there: every host needs this Python environment at the same path"
     elif step:
         reason = f"{step} ended with status {status}: `{by_hand}` must work"
+    elif by_hand and status == _SSH_FAILED and _UNRESOLVED in output:
+        reason = UNRESOLVED
     elif by_hand and status == _SSH_FAILED:
         reason = f"ssh cannot log in there: `{by_hand}` must work without a password or a question"
     else:

@@ -19,7 +19,7 @@ _CONSEQUENCES = (errors.HorovodInternalError, *errors.BECAUSE_OF_ANOTHER)
 _IN_A_FUTURE = f"RuntimeError: (?:{errors.CALLBACK_FAILED})?"  # torch keeps name and message
 _NAMES = "|".join(e.__name__ for e in _CONSEQUENCES)
 _OF_TORCH = r"(?:\[rank\d+\]: ?)?"  # the excepthook of torch.distributed marks each line
-_LAST = re.compile(rf"{_OF_TORCH}(?:hvd_kernel\.errors\.|{_IN_A_FUTURE})?(?:{_NAMES})\b")
+_LAST = re.compile(rf"{_OF_TORCH}(?:hvd_kernel\.(?:\w+\.)+|{_IN_A_FUTURE})?(?:{_NAMES})\b")
 _TRACEBACK_STARTS = ("Traceback (most recent call last):", "Fatal Python error:")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from hvdtest.launch import clean_environment
 
 import hvd_kernel
 from hvd_kernel.errors import RankFailed
+from hvd_kernel.launch.agents import UNRESOLVED
 
 pytestmark = [pytest.mark.mp, pytest.mark.nightly]
 
@@ -55,6 +57,23 @@ def test_27_no_process_outlives_a_killed_driver(hanging: tuple[subprocess.Popen[
     process.kill()
     process.wait()
     assert gone(mark, 1.0), processes_with(mark)
+
+
+SSH = """#!/bin/sh
+# A fake: ssh of OpenSSH for a name without an address. The real one waits for the DNS, here a minute.
+echo 'ssh: Could not resolve hostname no-such-host: Name or service not known' >&2
+exit 255
+"""
+
+
+def test_job_ends_with_1_if_no_host_has_an_address(tmp_path: Path) -> None:
+    (tmp_path / "ssh").write_text(SSH)
+    (tmp_path / "ssh").chmod(0o755)
+    elastic = ["-np", "2", "--min-np", "1", "-H", "no-such-host:2"]
+    done = ran([*HVDRUN, *elastic, sys.executable, "-c", ""], PATH=f"{tmp_path}:{os.environ['PATH']}")
+    last = f"hvdrun: host no-such-host cannot be used: {UNRESOLVED}. It said:\n{SSH.split(chr(39))[1]}; "
+    assert done.stderr.endswith(f"{last}not all workers have ended well; all ranks have ended.\n"), done.stderr
+    assert done.returncode == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

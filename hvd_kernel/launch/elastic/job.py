@@ -279,9 +279,13 @@ class ElasticJob:
                 self._on_exit(worker, message.status, worker.reason)
 
     def on_lost(self, host: HostAgent, reason: str, *, silent: bool) -> None:
-        """Handle the loss of a host's agent with all workers there; ``silent``: no answer came."""
+        """Handle the loss of a host's agent with all workers there; ``silent``: no answer came.
+
+        A worker that has run is gone with its host, as if it were killed. One that could not be started there has the
+        status of a launcher's error.
+        """
         for worker in [self._workers[number] for number in host.workers]:
-            self._record_exit(worker, -signal.SIGKILL, reason)
+            self._record_exit(worker, _FAILED_STATUS if worker.pid is None else -signal.SIGKILL, reason)
         self._feed(events.HostLost(host.name, reason, silent))
 
     def _on_worker_message(self, worker: WorkerProcess, message: elastic.FromWorker) -> None:
@@ -486,6 +490,8 @@ def _sentence(end: events.EndJob, cause: WorkerProcess | None) -> str:
     if cause is None or cause.status is None:
         return f"hvdrun: {reason}; all ranks have ended.\n"
     suffix = f"; {reason}" if reason else ""
+    if cause.reason and cause.pid is None and cause.status == _FAILED_STATUS:  # its host cannot be used
+        return f"hvdrun: {cause.reason}{suffix}; all ranks have ended.\n"
     return f"hvdrun: {cause.title} {failed(cause.status, cause.reason)}{suffix}; all ranks have ended.\n"
 
 

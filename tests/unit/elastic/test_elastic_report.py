@@ -14,6 +14,7 @@ from hvd_kernel.protocol.elastic import Place
 
 HERE: Any = SimpleNamespace(name="a")
 RELEASED = "hvd_kernel.errors.RankFailed: rank 1 has failed: ValueError: bad shard"
+RELEASED_BY_MXNET = "hvd_kernel.mxnet.library.HorovodInternalError: Horovod has been shut down."
 OWN = "ValueError: bad shard"
 Ended = tuple[int, str, int]  # exit status, the last line of its traceback, its generation
 
@@ -37,6 +38,7 @@ def job(*ended: Ended) -> tuple[Workers, list[bytes]]:
     ("ended", "rank"),
     [
         (((1, RELEASED, 0), (1, OWN, 0)), 1),  # rank 0, which rank 1 has released, ended first: the verdict names it
+        (((1, RELEASED_BY_MXNET, 0), (1, OWN, 0)), 1),
         (((1, OWN, 0), (1, OWN, 0)), 0),
         (((1, RELEASED, 0), (-15, OWN, 0)), 0),  # ended by us
         (((1, RELEASED, 0), (0, "", 0)), 0),
