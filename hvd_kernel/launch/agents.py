@@ -27,6 +27,7 @@ from operator import attrgetter
 from typing import Any, Protocol, Self
 
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.jobs.readers import slurm
 from hvd_kernel.launch.placement import STEPS, Host, is_local
 from hvd_kernel.processes.channel.authentication import Listening, ProvenChannel
 from hvd_kernel.processes.channel.control_channel import CHUNK, ControlChannel, spawn
@@ -114,9 +115,11 @@ class AgentHandle:
 class SpawnedAgent(AgentHandle):
     """An agent that the launcher has started itself, here or through ssh."""
 
-    def __init__(self, agents: Agents, host: Host, port: int | None, identity: str | None, via: str) -> None:
+    def __init__(
+        self, agents: Agents, host: Host, port: int | None, identity: str | None, via: str, *, option: str = ""
+    ) -> None:
         here = is_local(host.name)
-        self.command = agent_command(host.name, local=here, port=port, identity=identity, via=via)
+        self.command = agent_command(host.name, local=here, port=port, identity=identity, via=via, option=option)
         self._process, channel = spawn(self.command, stderr=subprocess.PIPE)
         assert self._process.stderr is not None
         super().__init__(agents, host, channel)
@@ -211,8 +214,9 @@ class Agents:
             Naming the host that cannot be used, and why.
         """
         self.on_message = _while_starting
+        options = slurm.step_options(os.environ) if via == "srun" else {}
         for host in hosts:
-            SpawnedAgent(self, host, port, identity, via)
+            SpawnedAgent(self, host, port, identity, via, option=options.get(host.name, ""))
         if not self.run_until(lambda: all(agent.hello for agent in self.every), seconds):
             late = next(agent for agent in self.every if not agent.hello)
             raise silent_host_error(late.host.name, seconds, late.output)
@@ -276,12 +280,17 @@ UNRESOLVED = "its name has no address: correct it, or add it to the DNS or to /e
 """Why such a host cannot be used."""
 
 
-def agent_command(host: str, *, local: bool, port: int | None, identity: str | None, via: str = "") -> list[str]:
-    """Return the command that starts the agent of a host; ``via``: one of ``STEPS``, else ssh."""
+def agent_command(
+    host: str, *, local: bool, port: int | None, identity: str | None, via: str = "", option: str = ""
+) -> list[str]:
+    """Return the command that starts the agent of a host; ``via``: one of ``STEPS``, else ssh; ``option`` of that."""
     agent = [sys.executable, *_AGENT]
     if local:
         return agent
-    return [*STEPS[via], host, *agent] if via else [*ssh(port, identity), host, f"exec {shlex.join(agent)}"]
+    if via:
+        program, *flags = STEPS[via]
+        return [program, *filter(None, [option]), *flags, host, *agent]
+    return [*ssh(port, identity), host, f"exec {shlex.join(agent)}"]
 
 
 def ssh(port: int | None, identity: str | None) -> list[str]:

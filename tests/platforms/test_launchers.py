@@ -177,6 +177,18 @@ def test_hvdrun_starts_agents_by_srun_in_a_slurm_allocation(slurm: Slurm) -> Non
     assert "gives 2 hosts with 3 slots (n1: 2, n2: 1)" in done.stderr
 
 
+@NIGHTLY
+@pytest.mark.skipif(bool(why_not()), reason=why_not() or "none")
+def test_agents_start_in_every_component_of_a_slurm_job(slurm: Slurm) -> None:
+    script = f"import os; print(os.environ['SLURMD_NODENAME'])\n{SUM}"
+    components = ["-wn1", "-n1", ":", "-wn2", "-n2"]
+    command = ["salloc", "--quiet", *components, *HVDRUN, sys.executable, "-P", "-c", script]
+    done = ran(command, seconds=300, **slurm.variables)  # Slurm starts such a job within half a minute
+    assert [lines_of(good(done), rank) for rank in range(3)] == [
+        [node, f"{rank} 3 {rank} 3 1 6.0"] for rank, node in enumerate(("n1", "n2", "n2"))
+    ], "both nodes are this host"
+
+
 FAKE_JSRUN = """#!/bin/sh
 # A fake: resource sets are groups of processes of this host, which learn their numbers as jsrun's do.
 echo "$@" > "$0.said"

@@ -22,7 +22,11 @@ from hvd_kernel.jobs.spec import MAX_RANKS, Bounds, JobError, JobSpec, Replica, 
 Env = Mapping[str, str]
 
 _INTERACTIVE = str(2**32 - 6)
-_HET = (("SLURM_HET_SIZE", "_HET_GROUP_"), ("SLURM_PACK_SIZE", "_PACK_GROUP_"))  # the latter up to Slurm 20.02
+_HET = (
+    ("SLURM_HET_SIZE", "_HET_GROUP_", "--het-group"),
+    ("SLURM_PACK_SIZE", "_PACK_GROUP_", "--pack-group"),  # up to Slurm 20.02
+)
+"""Number of components of a heterogeneous job, the mark of their variables, and the option of srun that selects one."""
 _OF_THE_JOB = (  # in a step
     *("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK"),
     "SLURM_JOB_GPUS",
@@ -136,6 +140,21 @@ def counts(text: str, variable: str) -> list[int]:
     return numbers
 
 
+def step_options(env: Env) -> dict[str, str]:
+    """Return for each host of a heterogeneous job the option of srun that selects its component.
+
+    Without the option srun starts steps in the first component alone. A host of several components has the option of
+    the first one. The result is empty for other jobs, and within a step.
+    """
+    options: dict[str, str] = {}
+    for variable, mark, option in _HET:
+        if variable in env and not (options or _in_step(env)):
+            for number in range(min(_whole(env, variable), MAX_RANKS)):
+                for host in expand(_component(env, f"{mark}{number}")["SLURM_JOB_NODELIST"]):
+                    options.setdefault(host, f"{option}={number}")
+    return options
+
+
 def _in_step(env: Env) -> bool:
     return bool(env.get("SLURM_STEP_ID")) and env["SLURM_STEP_ID"] != _INTERACTIVE
 
@@ -147,7 +166,7 @@ def _components(env: Env) -> list[Env]:
         nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_NODELIST", "")
         cores = env.get("SLURM_CPUS_ON_NODE", "")
         return [alone | {"SLURM_JOB_NODELIST": nodes, "SLURM_JOB_CPUS_PER_NODE": cores, "SLURM_TASKS_PER_NODE": "1"}]
-    for variable, mark in _HET:
+    for variable, mark, _ in _HET:
         if variable in env:
             total = _whole(env, variable)
             components = [_component(env, f"{mark}{number}") for number in range(min(total, MAX_RANKS))]

@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_kernel.jobs import JobError
+from hvd_kernel.jobs.readers import slurm
 from hvd_kernel.jobs.readers.allocation import Allocation, detect
+from hvd_kernel.launch.agents import agent_command
 
 DATA = Path(__file__).parents[2] / "data"
 SLURMS = [
@@ -57,6 +59,32 @@ def test_slurms_environments_with_other_values(data: st.DataObject) -> None:
         detect(env | data.draw(changed), lambda _: None, lambda _: [])
 
 
+COMPONENTS = {"n1": "--het-group=0", "n2": "--het-group=1", "n3": "--het-group=1"}
+
+
+@pytest.mark.parametrize(
+    ("file", "options"),
+    [("het-batch", COMPONENTS), ("het-salloc", COMPONENTS), ("batch", {}), ("step", {})],
+)
+def test_srun_selects_the_component_of_each_host(file: str, options: dict[str, str]) -> None:
+    """The variables are those of a real Slurm 22.05."""
+    lines = (DATA / "slurm" / f"{file}.env").read_text().splitlines()
+    env = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+    assert slurm.step_options(env) == options
+    older = {name.replace("_HET_", "_PACK_"): value for name, value in env.items()}
+    assert slurm.step_options(older) == {host: option.replace("het", "pack") for host, option in options.items()}
+    assert slurm.step_options(env | {"SLURM_STEP_ID": "0"}) == {}, "srun knows the component of its step"
+
+
+def test_host_of_two_components_starts_in_the_first() -> None:
+    nodes = {f"SLURM_JOB_NODELIST_HET_GROUP_{number}": names for number, names in enumerate(("a", "b,a", "c"))}
+    options = {"a": "--het-group=0", "b": "--het-group=1", "c": "--het-group=2"}
+    assert slurm.step_options({"SLURM_HET_SIZE": "3"} | nodes) == options
+    command = agent_command("b", local=False, port=None, identity=None, via="srun", option=options["b"])
+    assert command[:2] == ["srun", "--het-group=1"]
+    assert command[command.index("-w") + 1] == "b"
+
+
 SENTENCE = """
 import os
 from hvd_kernel.jobs.readers.allocation import detect
@@ -70,8 +98,8 @@ print(found.sentence, *found.spec.warnings, sep="; ")
 def test_environment_of_a_real_slurm(tmp_path: Path) -> None:
     """Slurm still sets the variables of data/slurm."""
     python = [sys.executable, "-P", "-c", SENTENCE]
-    with Slurm(tmp_path) as slurm:
-        env = {**os.environ, **slurm.variables}
+    with Slurm(tmp_path) as running:
+        env = {**os.environ, **running.variables}
         said = [
             subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, check=True).stdout.strip()
             for words in (
