@@ -358,6 +358,7 @@ class _StartByMpi:
                     ssh_identity_file=job.ssh_identity_file,
                     interface=job.network_interface,
                     via=job.via if job.mpi_launcher == JSRUN else "",
+                    chosen=chosen_variables(job),
                 )
             )
             if log is not None:

@@ -25,7 +25,7 @@ from hvd_kernel.launch.forwarding import ignore_until_forwarded, own_stdin
 from hvd_kernel.launch.job_run import Job, launch
 from hvd_kernel.launch.outcome import shell_status
 from hvd_kernel.launch.output_sinks import write_stderr
-from hvd_kernel.launch.placement import TORCH_PORT_IN_USE, JobSize, without_flags
+from hvd_kernel.launch.placement import TORCH_PORT_IN_USE, JobSize, allocated_cores, without_flags
 from hvd_kernel.processes.limits import Capacity
 from hvd_kernel.processes.ports import reserve_port
 from hvd_kernel.settings.network import addresses
@@ -112,7 +112,7 @@ def _size(request: HvdrunRequest) -> JobSize:
     """Return the ranks and their hosts: from the flags, else from the allocation or machine in which this runs."""
     if request.elastic is not None:
         _refuse_allocation(request)
-        return JobSize(request.np, "", "")
+        return JobSize(request.np, "", "", cores=allocated_cores(allocation(os.environ)))
     has_hosts = bool(request.hosts or request.hostfile)
     if has_hosts and not request.use_jsrun:
         return JobSize(request.np, request.hosts or "", "")

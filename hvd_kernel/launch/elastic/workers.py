@@ -208,6 +208,7 @@ class Orders:
             ranks=[RankPlan(worker.number, worker.slot, variables, reads_stdin=reads_stdin)],
             inherit_env=far,
             chosen_env=chosen_variables(self._job),
+            allocated_cores=self._job.cores.get(worker.host.name, 0),
             ranks_on_host=ranks_on_host,
             mps_ranks=ranks_on_host,
             stays=True,

@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,10 +28,12 @@ from hvd_kernel.processes import open_mpi
 from hvd_kernel.processes.channel.messages import ChannelClosed, Message, Output, RankExited, StartFailed
 from hvd_kernel.processes.lifetime import children, claim, stat_of
 from hvd_kernel.processes.limits import descendants
+from hvd_kernel.processes.node_environment import is_of_node
 from hvd_kernel.processes.open_mpi import find_mpiexec
 from hvd_kernel.settings.network import Card
 
 Family = Callable[[str, "Order"], "MpiexecPlan"]
+_BATCH_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 _OURS = ("HOROVOD_", "HVD_", "NCCL_", "PYTHON", "OMP_", "CUDA_", "TORCH_")
 _FIRST_FAILURE = (
     re.compile(
@@ -55,6 +57,12 @@ class Order:
     ssh_identity_file: str | None = None
     interface: str = ""
     via: str = ""  # "jsrun": an allocation's own launcher; empty: the installed mpiexec
+    chosen: Sequence[str] = ()  # variables of nodes that the user has set for all ranks
+
+    @property
+    def is_far(self) -> bool:
+        """Return whether ranks are on other hosts."""
+        return not all(is_local(host.name) for host in self.hosts)
 
 
 @dataclass(frozen=True)
@@ -111,18 +119,25 @@ def _family(mpiexec: str) -> Family:
     )
 
 
-def _names(env: Mapping[str, str]) -> list[str]:
-    return sorted(name for name in env if name.startswith(_OURS) or name in {"PATH", "LD_LIBRARY_PATH"})
+def _names(order: Order) -> list[str]:
+    """Return the names of the variables that MPI passes to all hosts.
+
+    In a batch job MPI starts its processes by the batch system, in the environment of each node: devices and identity
+    of the launcher's node are not passed to other nodes.
+    """
+    env = order.env
+    names = (name for name in env if name.startswith(_OURS) or name in {"PATH", "LD_LIBRARY_PATH"})
+    stays = order.is_far and any(env.get(name) for name in _BATCH_JOBS)
+    return sorted(name for name in names if not (stays and is_of_node(name) and name not in order.chosen))
 
 
 def _open_mpi(mpiexec: str, order: Order) -> MpiexecPlan:
     folder = Path(tempfile.mkdtemp(prefix="hvd-mpi-"))
     shared = open_mpi.shared_memory_folder(folder)
     claim(folder, shared)
-    far = not all(is_local(host.name) for host in order.hosts)
-    options = ["--host", _with_slots(order.hosts), *(word for name in _names(order.env) for word in ("-x", name))]
+    options = ["--host", _with_slots(order.hosts), *(word for name in _names(order) for word in ("-x", name))]
     args = _two_dashes(order.args)
-    arguments = open_mpi.arguments(order.np, options, _parameters(order), args, shared=shared, far=far)
+    arguments = open_mpi.arguments(order.np, options, _parameters(order), args, shared=shared, far=order.is_far)
     env = order.env | {"PRTE_MCA_prte_tmpdir_base": str(folder)}
     command = [mpiexec, *arguments, *order.command]
     variables = partial(open_mpi.common_network, env=order.env, args=command)
@@ -159,7 +174,7 @@ def _hydra(mpiexec: str, order: Order) -> MpiexecPlan:
         )
     arguments = ["-n", str(order.np), "-hosts", _with_slots(order.hosts)]
     arguments += ["-iface", order.interface] if order.interface else []
-    arguments += ["-genvlist", ",".join(_names(order.env))]
+    arguments += ["-genvlist", ",".join(_names(order))]
     return MpiexecPlan([mpiexec, *arguments, *order.args, *order.command], order.env, [])
 
 

@@ -418,6 +418,25 @@ def test_mpich_and_intel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, versio
         mpi.plan(mpi.Order(ORDER.command, 2, ORDER.hosts, ORDER.env, ssh_port=22))
 
 
+@pytest.mark.parametrize(
+    ("order", "passed"),
+    [
+        (("b", "7"), "HVD_X"),
+        (("b", "7", "CUDA_VISIBLE_DEVICES"), "CUDA_VISIBLE_DEVICES,HVD_X"),
+        (("b", ""), "CUDA_VISIBLE_DEVICES,HVD_HOST,HVD_X"),
+        (("localhost", "7"), "CUDA_VISIBLE_DEVICES,HVD_HOST,HVD_X"),
+    ],
+)
+def test_mpi_leaves_devices_to_each_node_of_a_batch_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, order: tuple[str, ...], passed: str
+) -> None:
+    host, job, *chosen = order
+    pretend(monkeypatch, tmp_path, "HYDRA build details:")
+    env = {"SLURM_JOB_ID": job, "CUDA_VISIBLE_DEVICES": "0", "HVD_HOST": "a", "HVD_X": "1"}
+    hosts = [Host("localhost", 1), Host(host, 1)]
+    assert after(mpi.plan(mpi.Order(["x"], 2, hosts, env, chosen=chosen)).command, "-genvlist") == [passed]
+
+
 def test_an_unknown_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pretend(monkeypatch, tmp_path, "Some MPI 1.0")
     with pytest.raises(ClusterError, match="is neither Open MPI nor MPICH nor Intel MPI"):
