@@ -38,8 +38,8 @@ class CellRecord:
     seconds: float = 0.0
     steps: int = 0
     samples_per_s: float | None = None  # of all ranks together
-    gbps: float | None = None
-    comm: float | None = None  # share of time in collectives
+    bus: float | None = None  # bus bandwidth in GB/s
+    exposed: float | None = None  # share of the time, of communication that no computation hides
     logged: Mapping[str, float | str | None] = field(default_factory=dict)  # last values, means of the ranks
     curves: Mapping[str, Curve] = field(default_factory=dict)
 
@@ -56,8 +56,8 @@ def of_summary(summary: Mapping[str, Any], curves: Mapping[str, Curve]) -> CellR
         seconds=round(summary["seconds"], 2),
         steps=summary["steps"],
         samples_per_s=summary["samples_per_s"]["total"],
-        gbps=summary["allreduce_gbps"],
-        comm=summary["comm_share"],
+        bus=summary["bus_gbps"],
+        exposed=summary["exposed_share"],
         logged=summary["logged"],
         curves=curves,
     )

@@ -100,7 +100,7 @@ def table(summary: dict[str, Any], seconds: float) -> str:
         "test accuracy": f"{summary['logged']['test_accuracy']:.1%}",
         "samples/s per rank": per_rank,
         "samples/s in total": f"{summary['samples_per_s']['total']:,.0f}",
-        "allreduce": f"{summary['allreduce_gbps']:.2f} GB/s",
+        "bus bandwidth": f"{summary['bus_gbps']:.2f} GB/s",
         "time": f"{seconds:.1f} s, start of the ranks included",
     }
     return "\n".join(f"  {name:20s}{value}" for name, value in rows.items())

@@ -15,9 +15,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from hvd_kernel.diagnosis.limits_of_run import Communication, communication
 from hvd_kernel.diagnosis.stragglers import Stragglers
 from hvd_kernel.formatting import units
+from hvd_kernel.processes.bandwidth import bus_factor
 from hvd_kernel.protocol.messages import GPU_FIGURES, MetricsSample
+from hvd_kernel.widgets.definitions import BUS, COMM, SAMPLES
 from hvd_kernel.widgets.series import FEW, HIGH, LOW, VALUE, Grid, LimitsWindow, Rates, Track, mean, short
 
 ROWS_EVERY = 5
@@ -26,9 +29,9 @@ ROWS_EVERY = 5
 MOST_ROWS = 64
 """Limit of rows in an increment; of more ranks those whose last row is oldest are sent first."""
 
+GB = 1e9
 MAX_NAMES = 8
 MAX_NAME = 48
-SAMPLES, GBPS, COMM = "samples/s", "allreduce GB/s", "communication %"
 
 _SNAPSHOTS = frozenset(ROWS_EVERY**i for i in range(14))
 
@@ -50,7 +53,7 @@ class Row(NamedTuple):
     samples_per_s: float | None
     comm: float | None
     wait: float | None
-    gbps: float | None
+    bus: float | None  # bus bandwidth, GB/s
     cpu: float | None
     rss: int
     gpu: tuple[float | None, ...]  # in the order of GPU_FIGURES; () without a device
@@ -121,6 +124,7 @@ class Board:
         self._stragglers = Stragglers(self.ranks)
         self._limits = limits or LimitsWindow()
         self._bottleneck: list[str] = []  # sentences about what limits the run
+        self.communication = Communication()  # the figures of these sentences
         self._judged = 0.0
         self._sent_limits: list[str] = []
         self._sent_head: Message = {}
@@ -197,7 +201,7 @@ class Board:
             self._column()
         self._seconds = self.seconds
         self.states = {rank: states.get(rank, "done") for rank in self.ranks}
-        self._bottleneck = self._limits.bottleneck(self._present, self._stragglers.slow, over=True).lines
+        self._judge(over=True)
         self._changed = dict.fromkeys(self.ranks)
 
     def snapshot(self) -> Message:
@@ -219,11 +223,14 @@ class Board:
 
     @property
     def limits(self) -> list[str]:
-        """Warnings, sentences about what limits the run, updated at most once a second, and other ranks on the host."""
-        if self.states is None and self.seconds - self._judged >= 1.0:
-            self._judged = self.seconds
-            self._bottleneck = self._limits.bottleneck(self._present, self._stragglers.slow, over=False).lines
+        """Warnings, sentences about what limits the run, and other ranks on the host."""
         return [*self.warnings, *self._bottleneck, *([self.other_ranks] if self.other_ranks else [])]
+
+    def _judge(self, *, over: bool) -> None:
+        """Derive the sentences and the figures of communication, from the same samples."""
+        figures = self._limits.figures(self._present, over=over)
+        self.communication = communication(figures)
+        self._bottleneck = self._limits.bottleneck(figures, self._stragglers.slow).lines
 
     def increment(self) -> tuple[Message, bool]:
         """Return the changes since the last call, and whether a snapshot must follow.
@@ -282,7 +289,7 @@ class Board:
             short(rates.samples_per_s, digits),
             short(rates.comm, digits),
             short(rates.wait, digits),
-            short(rates.gbps, digits),
+            short(self._bus(rates), digits),
             short(rates.cpu, digits),
             sample.rss,
             tuple(short(sample.gpu.get(name)) for name in GPU_FIGURES) if sample.gpu else (),
@@ -296,22 +303,32 @@ class Board:
             return Rates()
         return track.rates() if self.states is None else track.overall()
 
+    def _bus(self, rates: Rates) -> float | None:
+        """Return the bus bandwidth of one rank in GB/s."""
+        return None if rates.gbps is None else bus_factor(max(1, len(self._present))) * rates.gbps
+
     @property
     def slow(self) -> dict[str, list[float | None]]:
         """The stragglers, each with its ``Slow``; after finish() those at the end of the cell."""
         return {str(rank): [short(value) for value in slow] for rank, slow in sorted(self._stragglers.slow.items())}
 
     def totals(self) -> Message:
-        """Return the figures of all ranks together: sums of speed, means of shares and of logged values."""
+        """Return the figures of all ranks together: the sum of speeds, the communication, means of logged values."""
         rates = {rank: self.rates(rank) for rank in self._present}
         samples = [r.samples_per_s for r in rates.values() if r.samples_per_s is not None]
         return {
             "samples_per_s": short(sum(samples)) if samples else None,
-            "comm": short(mean([r.comm for r in rates.values()])),
-            "gbps": short(mean([r.gbps for r in rates.values()])),
+            "exposed": short(self.communication.exposed),
+            "overlapped": short(self.communication.overlapped),
+            "bus": short(self.bus_gbps),
             "step": max((track.total.steps for track in self.tracks.values()), default=0),
             "logged": [self._mean_logged(name) for name in self.names],
         }
+
+    @property
+    def bus_gbps(self) -> float | None:
+        """The bus bandwidth of all ranks in GB/s."""
+        return None if self.communication.bus is None else self.communication.bus / GB
 
     def _mean_logged(self, name: str) -> float | str | None:
         """Return the mean of the latest values; if one is not finite, what it is and from which step on."""
@@ -324,6 +341,9 @@ class Board:
         return f"{units.not_finite(first.value)} since step {first.step}"
 
     def _head(self) -> Message:
+        if self.states is None and self.seconds - self._judged >= 1.0:
+            self._judged = self.seconds
+            self._judge(over=False)
         return {
             "t": round(self.seconds, 2),
             "names": self.names[:],
@@ -350,7 +370,7 @@ class Board:
         rates = [self.rates(rank) for rank in self.ranks]
         column: dict[str, list[float | None]] = {
             SAMPLES: [r.samples_per_s for r in rates],
-            GBPS: [r.gbps for r in rates],
+            BUS: [self._bus(r) for r in rates],
             COMM: [None if r.comm is None else 100 * r.comm for r in rates],
         }
         for name in self.names:
@@ -461,7 +481,7 @@ def summary(board: Board) -> dict[str, Any]:
     dict
         ``ranks``; ``seconds``; ``steps`` (the maximum over the ranks);
         ``samples_per_s`` {"total": ..., "per_rank": {"0": ...}};
-        ``allreduce_gbps`` (bytes per second spent in collectives) and ``comm_share`` (0..1), means of the ranks;
+        ``exposed_share`` and ``overlapped_share`` (0..1) of communication, and ``bus_gbps``: see definitions.py;
         ``slow`` {"2": [its own time as a multiple of the others', share of their time spent waiting]}, at the end;
         ``marks`` [[seconds, kind, label], ...]: ranks that died, joined or left, and lost steps;
         ``logged`` {name: mean of the ranks' last values}; ``logged_per_rank`` {name: {"0": ...}}.
@@ -477,8 +497,9 @@ def summary(board: Board) -> dict[str, Any]:
             "total": sum(measured) if measured else None,
             "per_rank": {str(rank): speed for rank, speed in zip(board.ranks, speeds, strict=True)},
         },
-        "allreduce_gbps": mean([r.gbps for r in rates]),
-        "comm_share": mean([r.comm for r in rates]),
+        "exposed_share": board.communication.exposed,
+        "overlapped_share": board.communication.overlapped,
+        "bus_gbps": board.bus_gbps,
         "slow": board.slow,
         "marks": board.marks.wire(),
         "logged": dict(zip(board.names, board.totals()["logged"], strict=True)),

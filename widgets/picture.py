@@ -18,7 +18,8 @@ from xml.sax.saxutils import escape
 from hvd_kernel.formatting import units
 from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.protocol.messages import GPU_FIGURES
-from hvd_kernel.widgets.board import GBPS, SAMPLES, Mark, Message, Row
+from hvd_kernel.widgets.board import Mark, Message, Row
+from hvd_kernel.widgets.definitions import BUS, COMM, EXPOSED, OVERLAPPED, SAMPLES, STEP
 from hvd_kernel.widgets.series import HIGH, LOW, VALUE, ends_of
 
 WIDTH = 860
@@ -115,7 +116,7 @@ class _Picture:
             word, tone = f"{self.rows[bad[0]].state} on {rank_list(bad)}", RED
         right = units.duration(self.snapshot["t"])
         if self.snapshot["finished"]:
-            right = f"means over the cell · {right}"
+            right = f"means over the {'training' if self.snapshot['totals']['step'] else 'cell'} · {right}"
         return (
             text(MARGIN, 27, _cut(self.snapshot["title"], 60), weight=600, size=13)
             + text(WIDTH - MARGIN, 27, f"{word} · {right}", SOFT, anchor="end")
@@ -125,14 +126,15 @@ class _Picture:
     def figures(self) -> str:
         totals = self.snapshot["totals"]
         measured = (
-            ("samples/s", totals["samples_per_s"], units.number),
-            ("step", totals["step"], "{:,}".format),
-            ("communication", totals["comm"], units.percent),
-            ("allreduce GB/s", totals["gbps"], units.number),
+            (SAMPLES, totals["samples_per_s"] or None, units.number),
+            (STEP, totals["step"] or None, "{:,}".format),
+            (EXPOSED, totals["exposed"], units.percent),
+            (OVERLAPPED, totals["overlapped"], units.percent),
+            (BUS, totals["bus"], units.number),
         )
         logged = list(zip(self.names, totals["logged"], strict=True))[:MAX_LOGGED]
         figures = [
-            (label, format_value(value)) for label, value, format_value in measured if value
+            (label, format_value(value)) for label, value, format_value in measured if value is not None
         ]  # others were not measured
         figures += [(_cut(name, 16), units.metric(value)) for name, value in logged]
         pitch = min(132.0, (WIDTH - 2 * MARGIN) / max(1, len(figures)))
@@ -155,7 +157,7 @@ class _Picture:
         curves = self.snapshot["curves"]
         if len(curves["t"]) < 2:
             return ""
-        rates = ((SAMPLES, "samples/s per rank"), (GBPS, GBPS))
+        rates = ((SAMPLES, "samples/s per rank"), (BUS, f"{BUS} per rank"))
         shown = [rate for rate in rates if any(v for column in curves["y"].get(rate[0], []) for v in column)][:1]
         loss = next((n for n in self.names if "loss" in n.lower()), self.names[0] if self.names else None)
         if loss is not None:
@@ -196,13 +198,13 @@ class _Picture:
 
     def _columns(self) -> list[TableColumn]:
         """Return the columns: rank and state on the left; the figures share the rest by the length of their heads."""
-        figures: list[tuple[str, Callable[[Row], str]]] = [("step", lambda r: f"{r.step:,}")]
+        figures: list[tuple[str, Callable[[Row], str]]] = [(STEP, lambda r: f"{r.step:,}")]
         for i, name in enumerate(self.names[:MAX_LOGGED]):
             figures.append((_cut(name, 14), lambda r, i=i: units.metric(r.logged[i])))  # type: ignore[misc]
         figures += [
-            ("samples/s", lambda r: units.number(r.samples_per_s)),
-            ("comm", lambda r: units.percent(r.comm)),
-            ("GB/s", lambda r: units.number(r.gbps)),
+            (SAMPLES, lambda r: units.number(r.samples_per_s)),
+            (COMM, lambda r: units.percent(r.comm)),
+            (BUS, lambda r: units.number(r.bus)),
             ("CPU", lambda r: units.NONE if r.cpu is None else f"{r.cpu:.0f} %"),
             ("memory", lambda r: units.decimal_size(r.rss)),
         ]

@@ -56,14 +56,18 @@ class Counters(NamedTuple):
     cpu_s: float = 0.0
 
 
+Moment = tuple[float, Counters]
+"""Seconds, and the growth until then."""
+
+
 @dataclass(frozen=True)
 class Rates:
     """Rates of one rank; None before there are enough samples."""
 
     samples_per_s: float | None = None
-    comm: float | None = None  # share of time in collectives, 0..1, overlapped with computing or not
+    comm: float | None = None  # share of time in operations, 0..1, overlapped with computing or not
     wait: float | None = None  # share of time the rank's own code was blocked in them, 0..1
-    gbps: float | None = None  # bytes reduced per second spent in collectives
+    gbps: float | None = None  # algorithm bandwidth: bytes of tensors per nanosecond spent in operations
     cpu: float | None = None  # percent of one core
 
 
@@ -77,7 +81,7 @@ class Track:
         self._recent: deque[tuple[float, Counters]] = deque()
         self._credited = 0  # blocked nanoseconds counted before the rank reported them
         self._first = 0.0
-        self._working: tuple[float, float] | None = None  # first and last time at which training samples were counted
+        self._trained: tuple[Moment, Moment] | None = None  # before its first step or sample, after its last one
         self._ranges: dict[str, tuple[float, float]] = {}
 
     def add(self, sample: MetricsSample, elapsed: float = 0.0) -> None:
@@ -119,17 +123,17 @@ class Track:
 
     def _grow(self, last: MetricsSample, sample: MetricsSample) -> None:
         total = self.total
-        trained = _growth(last.samples, sample.samples)
-        if trained:
-            self._working = (self._working[0] if self._working else last.time, sample.time)
         self.total = Counters(
             total.steps + _growth(last.step, sample.step),
-            total.samples + trained,
+            total.samples + _growth(last.samples, sample.samples),
             total.bytes + _growth(last.bytes, sample.bytes),
             total.comm_ns + _growth(last.comm_ns, sample.comm_ns),
             total.wait_ns + self._waited(last, sample),
             total.cpu_s + _growth(last.cpu_s, sample.cpu_s),
         )
+        if trains(last, sample):
+            first = self._trained[0] if self._trained else (last.time, total)
+            self._trained = first, (sample.time, self.total)
 
     def _waited(self, last: MetricsSample, sample: MetricsSample) -> int:
         """Return the blocked time; a rank reports it only after the wait, so a wait in progress is credited."""
@@ -147,14 +151,14 @@ class Track:
         if len(self._recent) < PAIR:
             return Rates()
         (t0, a), (t1, b) = self._recent[0], self._recent[-1]
-        return _rates(t1 - t0, t1 - t0, a, b)
+        return _rates(t1 - t0, a, b)
 
     def overall(self) -> Rates:
-        """Return the rates over the whole cell; samples per second over the time in which the rank trained."""
+        """Return the rates from the first to the last training step; of a cell without steps, over all of it."""
         if self.last is None or self.last.time <= self._first:
             return Rates()
-        trained = self._working[1] - self._working[0] if self._working else 0.0
-        return _rates(self.last.time - self._first, trained, Counters(), self.total)
+        (t0, a), (t1, b) = self._trained or ((self._first, Counters()), (self.last.time, self.total))
+        return _rates(t1 - t0, a, b)
 
 
 def _joined(a: tuple[float, float] | None, b: tuple[float, float]) -> tuple[float, float]:
@@ -166,10 +170,15 @@ def _growth(before: N, after: N) -> N:
     return after - before if after >= before else after
 
 
-def _rates(seconds: float, training: float, a: Counters, b: Counters) -> Rates:
+def trains(before: MetricsSample, after: MetricsSample) -> bool:
+    """Return whether a rank has taken a step, or counted samples, between two samples."""
+    return after.step != before.step or after.samples != before.samples
+
+
+def _rates(seconds: float, a: Counters, b: Counters) -> Rates:
     comm_ns = b.comm_ns - a.comm_ns
     return Rates(
-        samples_per_s=(b.samples - a.samples) / training if training > 0 else None,
+        samples_per_s=(b.samples - a.samples) / seconds if b.samples or b.steps else None,
         comm=min(1.0, comm_ns * NS / seconds),
         wait=min(1.0, (b.wait_ns - a.wait_ns) * NS / seconds),
         gbps=(b.bytes - a.bytes) / comm_ns if comm_ns > 0 else None,
@@ -280,7 +289,7 @@ SHORTEST_S = 0.5
 
 
 class LimitsWindow:
-    """Samples of the ranks; ``bottleneck`` is derived from the last seconds, or from the whole cell."""
+    """Samples of the ranks, from which their figures over the last seconds, or over the training, are derived."""
 
     def __init__(self, possible: Possible = lambda _bytes: None, cores: int = 0) -> None:
         self._possible = possible
@@ -288,6 +297,7 @@ class LimitsWindow:
         self._recent: dict[int, deque[MetricsSample]] = {}
         self._first: dict[int, MetricsSample] = {}
         self._last: dict[int, MetricsSample] = {}
+        self._trained: dict[int, tuple[MetricsSample, MetricsSample]] = {}  # before the first step, after the last one
 
     def feed(self, sample: MetricsSample) -> None:
         """Add a sample; after a reset of the communicator, or of the rank, counting starts again."""
@@ -295,20 +305,37 @@ class LimitsWindow:
         if last is None or sample.ops < last.ops or sample.wait_ns < last.wait_ns or sample.ran_ns < last.ran_ns:
             self._first[sample.rank] = sample
             self._recent[sample.rank] = deque([sample], maxlen=SPAN_S + 1)
+            self._trained.pop(sample.rank, None)
+        elif trains(last, sample):
+            first = self._trained[sample.rank][0] if sample.rank in self._trained else last
+            self._trained[sample.rank] = first, sample
         self._last[sample.rank] = sample
         recent = self._recent[sample.rank]
         if sample.time - recent[-1].time >= 1.0:
             recent.append(sample)
 
-    def bottleneck(self, ranks: Iterable[int], slow: Mapping[int, Slow], *, over: bool) -> Bottleneck:
-        """Return what limits the run; ``over``: the whole run instead of its last seconds."""
-        since = self._first if over else {rank: recent[0] for rank, recent in self._recent.items()}
+    def figures(self, ranks: Iterable[int], *, over: bool) -> dict[int, Figures]:
+        """Return the figures of the last seconds; empty if they are too few.
+
+        ``over``: from the first to the last training step of the run, or, without steps, of all of it.
+        """
         present = [rank for rank in ranks if rank in self._last]
-        spans = [self._last[rank].time - since[rank].time for rank in present]
-        if not spans or min(spans) < (SHORTEST_S if over else SOONEST_S):
-            return Bottleneck()
-        figures = {rank: _figures(since[rank], self._last[rank]) for rank in present}
+        if not over:
+            return _over_spans({rank: (self._recent[rank][0], self._last[rank]) for rank in present}, SOONEST_S)
+        whole = _over_spans({rank: (self._first[rank], self._last[rank]) for rank in present}, SHORTEST_S)
+        trained = {rank: self._trained[rank] for rank in present if rank in self._trained}
+        return (_over_spans(trained, SHORTEST_S) if len(trained) == len(present) else {}) or whole
+
+    def bottleneck(self, figures: Mapping[int, Figures], slow: Mapping[int, Slow]) -> Bottleneck:
+        """Return what limits the run of these figures."""
         return bottleneck(figures, slow, self._possible, self._cores)
+
+
+def _over_spans(spans: Mapping[int, tuple[MetricsSample, MetricsSample]], shortest: float) -> dict[int, Figures]:
+    """Return the figures of each rank between two samples; empty if a rank has less than ``shortest`` seconds."""
+    if any(after.time - before.time < shortest for before, after in spans.values()):
+        return {}
+    return {rank: _figures(*span) for rank, span in spans.items()}
 
 
 def _figures(before: MetricsSample, after: MetricsSample) -> Figures:

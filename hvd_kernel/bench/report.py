@@ -10,6 +10,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from hvd_kernel.formatting.units import binary_size
+from hvd_kernel.processes.bandwidth import bus_factor
 
 OURS = "hvd_kernel"
 LIMIT = "memory copy"
@@ -30,7 +31,7 @@ class Result:
 
 def busbw(nbytes: int, seconds: float, size: int) -> float:
     """Return 2 (n - 1) / n x bytes / time, which is comparable between numbers of ranks."""
-    return 2 * (size - 1) / size * nbytes / seconds
+    return bus_factor(size) * nbytes / seconds
 
 
 def results(

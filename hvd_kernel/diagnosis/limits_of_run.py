@@ -1,10 +1,11 @@
 """Bottlenecks of a run: turns each rank's counters into sentences and at most one sentence of advice. Pure.
 
 Terms.
-  exposed   communication that no computation hides: the time for which the rank that waits least is blocked
-  waiting   the additional time for which all other ranks are blocked: they wait for the slowest rank
-  queued    time in which a rank was ready to run, but other processes had its core
-  idle      time in which a rank neither ran, nor was ready, nor waited for an operation: for its data, a file, a lock
+  exposed     communication that no computation hides: the time for which the rank that waits least is blocked
+  overlapped  communication during which the code of a rank continues
+  waiting     the additional time for which all other ranks are blocked: they wait for the slowest rank
+  queued      time in which a rank was ready to run, but other processes had its core
+  idle        time in which a rank neither ran, nor was ready, nor waited for an operation: for its data, a file, a lock
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 
 from hvd_kernel.diagnosis.stragglers import Slow
 from hvd_kernel.formatting import units
+from hvd_kernel.processes.bandwidth import bus_factor
 from hvd_kernel.protocol.messages import COMPRESSION, DATA_WORKERS
 
 LEAST = 0.1
@@ -49,6 +51,20 @@ class Figures:
     def wait(self) -> float:
         """Share of its time that it waited."""
         return min(1.0, self.waited / self.seconds)
+
+    @property
+    def overlap(self) -> float:
+        """Share of its time that operations ran while its code continued."""
+        return max(0.0, min(1.0, self.communicated / self.seconds) - self.wait)
+
+
+@dataclass(frozen=True)
+class Communication:
+    """The communication of a run: the figures that its sentences and the panel's head show; None: there is none."""
+
+    exposed: float | None = None  # share of the time
+    overlapped: float | None = None  # share of the time, mean of the ranks
+    bus: float | None = None  # bus bandwidth in bytes per second
 
 
 @dataclass(frozen=True)
@@ -90,30 +106,53 @@ def bottleneck(
     >>> bottleneck(two, {}).sentences[0]
     'limited by its own computation: communication that it does not hide takes 2 % of the time'
     """
-    if len(ranks) < _PAIR or not any(figures.operations for figures in ranks.values()):
+    shares = communication(ranks)
+    exposed = shares.exposed
+    if exposed is None:
         return Bottleneck()
-    exposed = min(figures.wait for figures in ranks.values())
     late = [rank for rank in slow if rank in ranks and slow[rank].share >= LEAST]
     worst = max(late, key=lambda rank: slow[rank].share) if late else None
     sentences, advice = [], ""
     if worst is not None and slow[worst].share >= exposed:
         cause, advice = _cause(worst, ranks, slow[worst], cores)
         sentences.append(f"limited by rank {worst}, {slow[worst]}: {cause}")
-    sentences.append(_communication(ranks, exposed, first=not sentences))
-    if bus := _bus(ranks, possible):
+    sentences.append(_communication(exposed, shares.overlapped or 0.0, first=not sentences))
+    if bus := _bus(ranks, shares.bus, possible):
         sentences.append(bus)
     if worst is None or slow[worst].share < exposed:
         if worst is not None:
             cause, _ = _cause(worst, ranks, slow[worst], cores)
             sentences.append(f"slowest rank: {worst}, {slow[worst]}: {cause}")
-        advice = _smaller(ranks, exposed, possible)
+        advice = _smaller(ranks, shares, possible)
     return Bottleneck(tuple(sentences), advice)
 
 
-def _communication(ranks: Mapping[int, Figures], exposed: float, *, first: bool) -> str:
-    whole = statistics.mean(min(1.0, figures.communicated / figures.seconds) for figures in ranks.values())
+def communication(ranks: Mapping[int, Figures]) -> Communication:
+    """Return the figures of the communication of two or more ranks.
+
+    The bus bandwidth is that of ranks whose operations are all allreduces: bytes are not counted by operation.
+
+    Examples
+    --------
+    >>> two = {rank: Figures(10.0, waited=1.0, communicated=3.0, bytes=6 * 10**9, operations=50) for rank in range(2)}
+    >>> communication(two)
+    Communication(exposed=0.1, overlapped=0.2, bus=2000000000.0)
+    """
+    operations = sum(figures.operations for figures in ranks.values())
+    if len(ranks) < _PAIR or not operations:
+        return Communication()
+    moved = sum(figures.bytes for figures in ranks.values())
+    seconds = sum(figures.communicated for figures in ranks.values())
+    return Communication(
+        min(figures.wait for figures in ranks.values()),
+        statistics.mean(figures.overlap for figures in ranks.values()),
+        bus_factor(len(ranks)) * moved / seconds if seconds and moved else None,
+    )
+
+
+def _communication(exposed: float, overlapped: float, *, first: bool) -> str:
     if first and exposed >= LEAST:
-        hidden = f", of {units.percent(whole)} in all" if whole > exposed + CAUSE else ""
+        hidden = f", another {units.percent(overlapped)} overlaps with it" if overlapped > CAUSE else ""
         return f"limited by communication: {units.percent(exposed)} of the time is not hidden by computation{hidden}"
     share = f"{units.percent(exposed)} of the time"
     if first:
@@ -121,11 +160,11 @@ def _communication(ranks: Mapping[int, Figures], exposed: float, *, first: bool)
     return f"communication that computation does not hide: {share}"
 
 
-def _bus(ranks: Mapping[int, Figures], possible: Possible) -> str:
+def _bus(ranks: Mapping[int, Figures], achieved: float | None, possible: Possible) -> str:
     """Describe the achieved bus bandwidth, and the measured one if it is known."""
-    achieved, size = _achieved(ranks)
     if not achieved:
         return ""
+    size = _size(ranks)
     bandwidth = f"bus bandwidth {units.number(achieved / 1e9)} GB/s in operations of {units.decimal_size(round(size))}"
     best = possible(size)
     if best is None:
@@ -133,14 +172,10 @@ def _bus(ranks: Mapping[int, Figures], possible: Possible) -> str:
     return f"{bandwidth}; %hvd bench had {units.number(best / 1e9)} GB/s here"
 
 
-def _achieved(ranks: Mapping[int, Figures]) -> tuple[float, float]:
-    """Return the bus bandwidth in bytes per second, and the mean bytes per operation."""
+def _size(ranks: Mapping[int, Figures]) -> float:
+    """Return the mean bytes per operation."""
     moved = sum(figures.bytes for figures in ranks.values())
-    operations = sum(figures.operations for figures in ranks.values())
-    seconds = sum(figures.communicated for figures in ranks.values())
-    if not seconds or not moved:
-        return 0.0, 0.0
-    return 2 * (len(ranks) - 1) / len(ranks) * moved / seconds, moved / operations
+    return moved / sum(figures.operations for figures in ranks.values())
 
 
 def _cause(rank: int, ranks: Mapping[int, Figures], slow: Slow, cores: int) -> tuple[str, str]:
@@ -175,9 +210,9 @@ def _shares(figures: Figures) -> tuple[float, float]:
     return queued / figures.seconds, idle / figures.seconds
 
 
-def _smaller(ranks: Mapping[int, Figures], exposed: float, possible: Possible) -> str:
+def _smaller(ranks: Mapping[int, Figures], shares: Communication, possible: Possible) -> str:
     """Advise compression if the transfer of bytes is the bottleneck and no rank compresses yet."""
-    achieved, size = _achieved(ranks)
+    exposed, achieved, size = shares.exposed or 0.0, shares.bus or 0.0, _size(ranks)
     best = possible(size)
     if any(COMPRESSION in figures.options for figures in ranks.values()):
         return ""

@@ -56,7 +56,12 @@ class Bandwidth:
 
     def bus(self, algorithm: float) -> float:
         """Return the bus bandwidth of an algorithm bandwidth."""
-        return 2 * (self.ranks - 1) / self.ranks * algorithm
+        return bus_factor(self.ranks) * algorithm
+
+
+def bus_factor(ranks: int) -> float:
+    """Return the ratio of bus bandwidth to algorithm bandwidth of an allreduce, as nccl-tests defines it."""
+    return 2 * (ranks - 1) / ranks
 
 
 def machine(cpu: str | None = None, cores: int | None = None) -> str:

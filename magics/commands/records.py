@@ -15,6 +15,7 @@ from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.writer import aligned
 from hvd_kernel.magics.export import script
 from hvd_kernel.magics.options import Options
+from hvd_kernel.widgets.definitions import BUS, EXPOSED
 
 LISTED = 20
 """Runs in the table, the latest ones."""
@@ -66,8 +67,8 @@ def beside(records: Sequence[CellRecord]) -> str:
         ("seconds", [record.seconds for record in records]),
         ("steps", [record.steps for record in records]),
         ("samples/s", [record.samples_per_s for record in records]),
-        ("allreduce GB/s", [record.gbps for record in records]),
-        ("communication %", [None if record.comm is None else 100 * record.comm for record in records]),
+        (BUS, [record.bus for record in records]),
+        (f"{EXPOSED} %", [None if record.exposed is None else 100 * record.exposed for record in records]),
         *((name, [record.logged.get(name) for record in records]) for name in names),
     ]
     same = "the same source" if len({record.source for record in records}) == 1 else "different sources"

@@ -25,7 +25,7 @@ SHOW = """async ([module, snapshot]) => {
     const cells = row => [...row.cells].map(cell => cell.innerText.trim());
     return [cells(document.querySelector('thead tr')), ...[...document.querySelectorAll('tbody tr')].map(cells)];
 }"""
-HOST = ["rank", "state", "step", "samples/s", "comm", "GB/s", "CPU", "memory"]
+HOST = ["rank", "state", "step", "samples/s", "comm %", "bus GB/s", "CPU", "memory"]
 
 
 def snapshot(*gpus: dict[str, float]) -> dict[str, Any]:

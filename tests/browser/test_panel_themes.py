@@ -123,7 +123,7 @@ def test_every_control_has_a_name_and_is_reached_by_keyboard(page: Page) -> None
         names.append(found)
     assert all(names)
     assert {f"rank {rank}: show alone" for rank in range(4)} <= set(names)
-    assert {"loss", "samples/s", "allreduce GB/s", "timeline", "Ranks", "Output of the ranks"} <= set(names)
+    assert {"loss", "samples/s", "bus GB/s", "timeline", "Ranks", "Output of the ranks"} <= set(names)
     assert any(name.startswith("Timeline. Arrow keys") for name in names)
     assert {name.split(":")[0] for name in names} >= {"follow", "+", "\N{MINUS SIGN}", "all", "JSON", "SVG", "PNG"}
 

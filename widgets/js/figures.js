@@ -1,10 +1,13 @@
 /** Figures of all ranks together, in a row above the charts. */
 
+import { DEFINITIONS } from "./definitions.js";
 import { h, setText, setVisible } from "./dom.js";
 import { MAX_LOGGED } from "./messages.js";
 import { grouped, metric, number, percent } from "./units.js";
 
 /** @import {Snapshot} from "./messages.js" */
+
+const LOGGED = "last logged value, mean of the ranks";
 
 export function makeFigures() {
   const root = h("dl", { class: "hvd-figures" });
@@ -25,9 +28,9 @@ export function makeFigures() {
   /**
    * @param {string} label
    * @param {string} text
-   * @param {string} hint
+   * @param {boolean} present
    */
-  function put(label, text, hint, present = true) {
+  function put(label, text, present, hint = DEFINITIONS[label]) {
     const { cell, value } = figures.get(label) ?? makeFigure(label, hint);
     setText(value, text);
     setVisible(cell, present || !cell.hidden); // a figure that was shown stays, so that the layout does not jump
@@ -38,19 +41,13 @@ export function makeFigures() {
     root,
     /** @param {Pick<Snapshot, "totals" | "names">} state */
     update({ totals, names }) {
-      const { samples_per_s: speed, step, comm, gbps, logged } = totals;
-      put("samples/s", number(speed), "training samples per second, all ranks together", some(speed));
-      put("step", grouped(step), "optimizer steps", some(step));
-      put("communication", percent(comm), "share of time in collectives, mean of the ranks", some(comm));
-      put(
-        "allreduce GB/s",
-        number(gbps),
-        "bytes reduced per second spent in collectives, mean of the ranks",
-        some(gbps),
-      );
-      for (const [i, name] of names.slice(0, MAX_LOGGED).entries()) {
-        put(name, metric(logged[i]), "last logged value, mean of the ranks");
-      }
+      const { samples_per_s: speed, step, exposed, overlapped, bus, logged } = totals;
+      put("samples/s", number(speed), some(speed));
+      put("step", grouped(step), some(step));
+      put("exposed comm", percent(exposed), exposed !== null);
+      put("overlapped comm", percent(overlapped), overlapped !== null);
+      put("bus GB/s", number(bus), some(bus));
+      for (const [i, name] of names.slice(0, MAX_LOGGED).entries()) put(name, metric(logged[i]), true, LOGGED);
     },
   };
 }

@@ -27,7 +27,12 @@ export function makeHead(resize) {
       setText(title, state.title);
       setText(status, text);
       setText(clock, duration(state.t));
-      setText(note, [state.finished ? "means over the cell" : "", unnamed].filter(Boolean).join(" · "));
+      setText(
+        note,
+        [state.finished ? `means over the ${state.totals.step ? "training" : "cell"}` : "", unnamed]
+          .filter(Boolean)
+          .join(" · "),
+      );
       setText(wait, state.wait);
       setVisible(wait, state.wait !== "");
       size.update(state.finished ? null : state.size);

@@ -20,15 +20,16 @@
  *
  * @typedef {[
  *   state: string, waitingFor: string, step: number, speed: number | null, comm: number | null, wait: number | null,
- *   gbps: number | null, cpu: number | null, rss: number, gpu: (number | null)[], logged: Logged[],
+ *   bus: number | null, cpu: number | null, rss: number, gpu: (number | null)[], logged: Logged[],
  * ]} Row
  */
 
 /**
  * @typedef {object} Totals Figures of all ranks together
  * @property {number | null} samples_per_s
- * @property {number | null} comm
- * @property {number | null} gbps
+ * @property {number | null} exposed
+ * @property {number | null} overlapped
+ * @property {number | null} bus
  * @property {number} step
  * @property {Logged[]} logged
  */
@@ -72,7 +73,7 @@ export const ROW = /** @type {const} */ ({
   speed: 3,
   comm: 4,
   wait: 5,
-  gbps: 6,
+  bus: 6,
   cpu: 7,
   rss: 8,
   gpu: 9,
@@ -98,7 +99,7 @@ export const SIZE = /** @type {const} */ ({ n: 0, target: 1, note: 2 });
 export const MARK = /** @type {const} */ ({ t: 0, kind: 1, label: 2 });
 
 /** Curves that exist without hvd.log. */
-export const RATES = ["samples/s", "allreduce GB/s", "communication %"];
+export const RATES = ["samples/s", "bus GB/s", "comm %"];
 
 /** Prefixes of the curves of a logged name: its value, and the least and greatest one in each column, if they differ. */
 export const LOG = "log:";

@@ -25,7 +25,7 @@ var ROW = (
     speed: 3,
     comm: 4,
     wait: 5,
-    gbps: 6,
+    bus: 6,
     cpu: 7,
     rss: 8,
     gpu: 9,
@@ -53,7 +53,7 @@ var MARK = (
   /** @type {const} */
   { t: 0, kind: 1, label: 2 }
 );
-var RATES = ["samples/s", "allreduce GB/s", "communication %"];
+var RATES = ["samples/s", "bus GB/s", "comm %"];
 var LOG = "log:";
 var LOW = "low:";
 var HIGH = "high:";
@@ -657,7 +657,18 @@ function readoutOf({ cursor: { idx }, data: [times, ...curves] }) {
   return `${duration(times[idx])}   ${low === high ? metric(low) : `${metric(low)} … ${metric(high)}`}`;
 }
 
+// widgets/js/definitions.js
+var DEFINITIONS = {
+  "samples/s": "training samples per second: over the last second; after the cell, from its first to its last training step, without start and imports. All ranks: the sum",
+  step: "optimizer steps in this cell. All ranks: the most of any rank",
+  "exposed comm": "share of the time for which operations block the code of the rank that they block least: communication that no computation hides. Over the last ten seconds; after the cell, from its first to its last training step",
+  "overlapped comm": "share of the time for which operations run while a rank's code continues, mean of the ranks. Over the same time as exposed comm",
+  "bus GB/s": "2 (n - 1) / n times the bytes of the ranks' tensors, divided by the seconds in which the ranks execute their operations: for allreduce the busbw of nccl-tests. Bytes are not counted by operation, so each counts as an allreduce. All ranks: over the same time as exposed comm. One rank: over the last second",
+  "comm %": "share of a rank's time in operations: over the last second, after the cell as exposed comm. Dark: blocked; light: overlapped with computation"
+};
+
 // widgets/js/figures.js
+var LOGGED = "last logged value, mean of the ranks";
 function makeFigures() {
   const root = h("dl", { class: "hvd-figures" });
   const figures = /* @__PURE__ */ new Map();
@@ -668,7 +679,7 @@ function makeFigures() {
     figures.set(label, { cell, value });
     return { cell, value };
   }
-  function put(label, text, hint, present = true) {
+  function put(label, text, present, hint = DEFINITIONS[label]) {
     const { cell, value } = figures.get(label) ?? makeFigure(label, hint);
     setText(value, text);
     setVisible(cell, present || !cell.hidden);
@@ -678,19 +689,13 @@ function makeFigures() {
     root,
     /** @param {Pick<Snapshot, "totals" | "names">} state */
     update({ totals, names }) {
-      const { samples_per_s: speed, step, comm, gbps, logged } = totals;
-      put("samples/s", number(speed), "training samples per second, all ranks together", some(speed));
-      put("step", grouped(step), "optimizer steps", some(step));
-      put("communication", percent(comm), "share of time in collectives, mean of the ranks", some(comm));
-      put(
-        "allreduce GB/s",
-        number(gbps),
-        "bytes reduced per second spent in collectives, mean of the ranks",
-        some(gbps)
-      );
-      for (const [i, name] of names.slice(0, MAX_LOGGED).entries()) {
-        put(name, metric(logged[i]), "last logged value, mean of the ranks");
-      }
+      const { samples_per_s: speed, step, exposed, overlapped, bus, logged } = totals;
+      put("samples/s", number(speed), some(speed));
+      put("step", grouped(step), some(step));
+      put("exposed comm", percent(exposed), exposed !== null);
+      put("overlapped comm", percent(overlapped), overlapped !== null);
+      put("bus GB/s", number(bus), some(bus));
+      for (const [i, name] of names.slice(0, MAX_LOGGED).entries()) put(name, metric(logged[i]), true, LOGGED);
     }
   };
 }
@@ -715,7 +720,10 @@ function makeHead(resize) {
       setText(title, state.title);
       setText(status, text);
       setText(clock, duration(state.t));
-      setText(note, [state.finished ? "means over the cell" : "", unnamed].filter(Boolean).join(" · "));
+      setText(
+        note,
+        [state.finished ? `means over the ${state.totals.step ? "training" : "cell"}` : "", unnamed].filter(Boolean).join(" · ")
+      );
       setText(wait, state.wait);
       setVisible(wait, state.wait !== "");
       size2.update(state.finished ? null : state.size);
@@ -1350,8 +1358,8 @@ function columnsOf({ names, rows }) {
     { head: "step", text: (row) => grouped(row[ROW.step]) },
     ...names.slice(0, MAX_LOGGED).map((name, i) => ({ head: name, text: loggedText(i) })),
     { head: "samples/s", text: (row) => number(row[ROW.speed]) },
-    { head: "comm", text: (row) => percent(row[ROW.comm]), bar: true },
-    { head: "GB/s", text: (row) => number(row[ROW.gbps]) },
+    { head: "comm %", text: (row) => percent(row[ROW.comm]), bar: true },
+    { head: "bus GB/s", text: (row) => number(row[ROW.bus]) },
     { head: "CPU", text: (row) => joined(whole(row[ROW.cpu], "%")) },
     { head: "memory", text: (row) => size(row[ROW.rss]) },
     ...GPU_COLUMNS.filter(([, , figure]) => gpus.some((gpu) => !missing(gpu[figure]))).map(([head, text]) => ({
@@ -1369,7 +1377,6 @@ function barOf(row) {
 
 // widgets/js/ranks/table.js
 var SHARE_HINT = "share of the other ranks' time spent waiting for this one";
-var BAR_HINT = "dark: the rank's code is blocked; light: overlapped with computing";
 function makeTable(onHover, onPick) {
   const head = h("tr");
   const body = h("tbody");
@@ -1381,7 +1388,9 @@ function makeTable(onHover, onPick) {
     head.replaceChildren(
       h("th", { scope: "col", class: "left" }, "rank"),
       h("th", { scope: "col", class: "left" }, h("span", {}, "state")),
-      ...columns.map((column) => h("th", { scope: "col", class: column.bar ? "bar" : "" }, column.head))
+      ...columns.map(
+        ({ head: name, bar }) => h("th", { scope: "col", class: bar ? "bar" : "", title: DEFINITIONS[name] ?? "" }, name)
+      )
     );
     root.dataset.many = String(ranks.length > FEW);
     rows.clear();
@@ -1445,7 +1454,12 @@ function makeCell({ bar }) {
   const text = h("span");
   if (!bar) return { cell: h("td", { class: "" }, text), text };
   const [overlap, blocked] = [h("i", { class: "hvd-overlap" }), h("i", { class: "hvd-blocked" })];
-  const cell = h("td", { class: "bar" }, h("span", { class: "hvd-bar", title: BAR_HINT }, overlap, blocked), text);
+  const cell = h(
+    "td",
+    { class: "bar" },
+    h("span", { class: "hvd-bar", title: DEFINITIONS["comm %"] }, overlap, blocked),
+    text
+  );
   return { cell, text, bars: { overlap, blocked } };
 }
 function updateState({ row: element, state, waits }, row) {

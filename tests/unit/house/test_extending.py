@@ -83,13 +83,14 @@ def test_launcher_row_of_variables_forms_a_job(tmp_path: Path) -> None:
 def test_a_tile_has_its_figure(tmp_path: Path) -> None:
     clock = itertools.count()
     board = load(patched("tile", tmp_path) / "widgets" / "board.py").Board([0, 1], "a cell", lambda: float(next(clock)))
-    assert board.totals()["slowest_gbps"] is None
+    assert board.totals()["slowest"] is None
     for second in range(2):
         for number in range(2):
             reduced = second * (number + 1) * 10**9  # 1 and 2 GB, in a second of communication
-            board.feed(MetricsSample(number, second, "compute", bytes=reduced, comm_ns=second * 10**9))
-    assert board.totals()["slowest_gbps"] == 1.0
-    assert board.totals()["gbps"] == 1.5
+            board.feed(MetricsSample(number, second, "compute", bytes=reduced, ops=second, comm_ns=second * 10**9))
+    assert board.totals()["slowest"] == 1.0
+    board.finish({})
+    assert board.totals()["bus"] == 1.5
 
 
 @needs_node

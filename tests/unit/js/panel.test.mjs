@@ -52,8 +52,8 @@ test("there is a column for each logged value, and none for figures that no GPU 
     ["loss", "0.2500"],
     ["lr", "nan"],
     ["samples/s", "2,137"],
-    ["comm", "50 %"],
-    ["GB/s", "0.67"],
+    ["comm %", "50 %"],
+    ["bus GB/s", "0.67"],
     ["CPU", "95 %"],
     ["memory", "400 MB"],
   ];

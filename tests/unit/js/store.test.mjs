@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { applyIncrement, makeStore } from "../../../widgets/js/store.js";
 
-const TOTALS = { samples_per_s: null, comm: null, gbps: null, step: 0, logged: [] };
+const TOTALS = { samples_per_s: null, exposed: null, overlapped: null, bus: null, step: 0, logged: [] };
 const head = (seq, more = {}) => ({
   seq,
   t: seq,

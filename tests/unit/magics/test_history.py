@@ -24,7 +24,7 @@ RUN = CellRecord(
     seconds=12.5,
     steps=80,
     samples_per_s=1200.0,
-    comm=0.25,
+    exposed=0.25,
     logged={"lr": 0.1, "train_loss": 0.5},
     curves={"log:train_loss": ((1.0, 2.0), (1.0, 0.5)), "samples/s": ((1.0, 2.0), (500.0, 600.0))},
 )
@@ -123,14 +123,14 @@ def test_the_table_has_a_line_for_each_run() -> None:
 def test_comparison_of_two_runs_with_their_ratio() -> None:
     other = replace(RUN, number=2, seconds=25.0, steps=160, source="else", logged={"train_loss": "nan"})
     assert beside([replace(RUN, number=1), other]).splitlines() == [
-        "                 run 1   run 2  ratio",
-        "ranks            2       2      1.00",
-        "seconds          12.50   25     2.00",
-        "steps            80      160    2.00",
-        "samples/s        1,200   1,200  1.00",
-        "communication %  25      25     1.00",
-        f"lr               0.1000  {NONE}      {NONE}",
-        f"train_loss       0.5000  nan    {NONE}",
+        "                run 1   run 2  ratio",
+        "ranks           2       2      1.00",
+        "seconds         12.50   25     2.00",
+        "steps           80      160    2.00",
+        "samples/s       1,200   1,200  1.00",
+        "exposed comm %  25      25     1.00",
+        f"lr              0.1000  {NONE}      {NONE}",
+        f"train_loss      0.5000  nan    {NONE}",
         "different sources",
     ]
 

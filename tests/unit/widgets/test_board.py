@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from hvdtest.node import evaluate, needs_node
+from hvdtest.offenders import ROOT
 
 from hvd_kernel.protocol.messages import MetricsSample, NotFinite
-from hvd_kernel.widgets.board import COMM, GBPS, MAX_NAMES, MOST_MARKS, MOST_ROWS, SAMPLES, Board, Row, Size, summary
+from hvd_kernel.widgets.board import MAX_NAMES, MOST_MARKS, MOST_ROWS, Board, Row, Size, summary
+from hvd_kernel.widgets.definitions import BUS, COMM, DEFINITIONS, SAMPLES
 from hvd_kernel.widgets.series import Grid
 
 VIEWS = """
@@ -57,15 +59,46 @@ def test_rows_and_totals() -> None:
     for i in range(6):
         feed(board, clock, i, 4, gpu={"util": 71.0, "memory": 2e9, "power": 412.5, "pcie_rx": 1.2345678e9})
     assert board.row(2) == Row(
-        "compute", "", 200, 800.0, 0.25, 0.15, 0.8, 95.0, 412_000_000,
+        "compute", "", 200, 800.0, 0.25, 0.15, 1.2, 95.0, 412_000_000,
         (71.0, 2e9, 412.5, None, None, None, None, 1.235e9), (0.583333, 0.05),
     )  # fmt: skip
     assert board.totals() == {
-        "samples_per_s": 3200.0, "comm": 0.25, "gbps": 0.8, "step": 200, "logged": [0.520833, 0.05],
+        "samples_per_s": 3200.0, "exposed": None, "overlapped": None, "bus": None, "step": 200, "logged": [0.520833, 0.05],
     }  # fmt: skip
     assert board.grid.curves[SAMPLES][-1] == [800.0] * 4
-    assert board.grid.curves[GBPS][-1] == [0.8] * 4
+    assert board.grid.curves[BUS][-1] == [1.2] * 4
     assert board.grid.curves[COMM][-1] == [25.0] * 4
+
+
+def test_head_and_sentences_have_the_same_figures() -> None:
+    """The head showed 4.70 GB/s beside "bus bandwidth 1.23", and 11 % beside "23 % is not hidden"."""
+    board = Board(range(2), "t", clock := Clock())
+    for i in range(100):
+        clock.now = 100.0 + i * 0.2
+        for rank in range(2):  # rank 1 is three times as long in its operations; both import for 4 s
+            busy = max(0, i - 20) * 50_000_000
+            board.feed(
+                MetricsSample(
+                    rank, 7.0 + i * 0.2, "compute", step=max(0, i - 20), bytes=max(0, i - 20) * 40_000_000, ops=i,
+                    comm_ns=busy * (1 + 2 * rank), wait_ns=busy * 4 // 5,
+                )
+            )  # fmt: skip
+    for finished in (False, True):
+        if finished:
+            board.finish({})
+        totals = board.snapshot()["totals"]
+        assert (totals["exposed"], totals["bus"]) == (0.2, 0.4)
+        assert totals["overlapped"] == 0.3
+        assert board.snapshot()["limits"] == [
+            "limited by communication: 20 % of the time is not hidden by computation, another 30 % overlaps with it",
+            "bus bandwidth 0.40 GB/s in operations of 40 MB",
+        ]
+
+
+def test_docs_define_each_figure_as_the_panel_does() -> None:
+    docs = (ROOT / "docs" / "notebook.md").read_text()
+    rows = {name: f"| {name} | {text} |" for name, text in DEFINITIONS.items()}
+    assert [name for name, row in rows.items() if row not in docs] == []
 
 
 def test_marks_are_sent_once_with_cell_time_and_limited() -> None:
@@ -239,8 +272,9 @@ def test_summary() -> None:
         "seconds": pytest.approx(2.0),
         "steps": 400,
         "samples_per_s": {"total": pytest.approx(1600), "per_rank": {"0": pytest.approx(800), "1": pytest.approx(800)}},
-        "allreduce_gbps": pytest.approx(0.8),
-        "comm_share": pytest.approx(0.25),
+        "exposed_share": 0.0,
+        "overlapped_share": pytest.approx(0.175),
+        "bus_gbps": pytest.approx(0.8),
         "slow": {"1": [1.176, 0.15]},
         "marks": [],
         "logged": {"loss": 0.244318, "accuracy": 0.1},
@@ -290,7 +324,7 @@ def test_a_second_cell_counts_from_its_own_beginning() -> None:
     digest = summary(board)
     assert digest["steps"] == 21, "not those of all cells before it"
     assert digest["samples_per_s"]["per_rank"] == {"0": pytest.approx(200), "1": None}
-    assert digest["comm_share"] == pytest.approx(0.2)
+    assert board.row(0).comm == pytest.approx(0.2)
     assert digest["logged"] == {"loss": 0.4}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hvd_kernel.diagnosis.limits_of_run import Bottleneck
 from hvd_kernel.magics.display.panel_polls import sentence
 from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.widgets.board import Board
@@ -26,27 +27,31 @@ def fed(seconds: int, wait: float, window: LimitsWindow | None = None, begin: in
     return window
 
 
+def verdict(window: LimitsWindow, *, over: bool) -> Bottleneck:
+    return window.bottleneck(window.figures(range(2), over=over), {})
+
+
 def test_limits_use_ten_seconds_live_and_all_at_the_end() -> None:
     window = LimitsWindow()
     for i in range(61):
         wait = 0.1 * i if i <= 40 else 4.0  # communication until second 40: 10 % of the time; nothing of it since
         for rank in range(2):
             window.feed(sample(rank, i, wait, ran=i + 1, ops=i))
-    assert window.bottleneck(range(2), {}, over=False).sentences[0].startswith("limited by its own computation: ")
-    assert window.bottleneck(range(2), {}, over=False).sentences[0].endswith(" 0 % of the time")
-    assert window.bottleneck(range(2), {}, over=True).sentences[0].endswith(" 7 % of the time")
+    assert verdict(window, over=False).sentences[0].startswith("limited by its own computation: ")
+    assert verdict(window, over=False).sentences[0].endswith(" 0 % of the time")
+    assert verdict(window, over=True).sentences[0].endswith(" 7 % of the time")
 
 
 def test_first_seconds_give_no_sentence() -> None:
-    assert fed(2, 0.5).bottleneck(range(2), {}, over=False).lines == []
-    assert fed(2, 0.5).bottleneck(range(2), {}, over=True).lines != []
-    assert fed(int(SOONEST_S), 0.5).bottleneck(range(2), {}, over=False).lines != []
+    assert verdict(fed(2, 0.5), over=False).lines == []
+    assert verdict(fed(2, 0.5), over=True).lines != []
+    assert verdict(fed(int(SOONEST_S), 0.5), over=False).lines != []
 
 
 def test_counting_restarts_after_a_reset() -> None:
     window = fed(10, 0.5)
     fed(2, 0.0, window)  # the counters begin at zero
-    assert window.bottleneck(range(2), {}, over=True).sentences[0].endswith("does not hide takes 0 % of the time")
+    assert verdict(window, over=True).sentences[0].endswith("does not hide takes 0 % of the time")
 
 
 def test_other_notebooks_on_the_host_follow_the_limits() -> None:
@@ -73,7 +78,10 @@ def test_sentences_travel_when_they_change() -> None:
         news, _ = board.increment()
         sent += [news["limits"]] if "limits" in news else []
     assert len(sent) == 1
-    assert sent[0][0] == "limited by communication: 40 % of the time is not hidden by computation, of 50 % in all"
+    assert (
+        sent[0][0]
+        == "limited by communication: 40 % of the time is not hidden by computation, another 10 % overlaps with it"
+    )
     assert board.snapshot()["limits"] == sent[0]
     board.finish({})
     assert board.snapshot()["limits"][0] == sent[0][0]

@@ -13,7 +13,7 @@ from hvdtest.node import MODULES, evaluate, needs_node, node
 from hvd_kernel.formatting import units
 from hvd_kernel.protocol.messages import GPU_FIGURES
 from hvd_kernel.protocol.operations import Operation
-from hvd_kernel.widgets import board, picture, series
+from hvd_kernel.widgets import board, definitions, picture, series
 
 TESTS = sorted((Path(__file__).parents[1] / "js").glob("*.test.mjs"))
 MAX_LINES = 200
@@ -33,9 +33,9 @@ def test_no_module_is_longer_than_200_lines() -> None:
 
 @needs_node
 def test_messages_are_the_same_in_python_and_in_the_page() -> None:
-    tables = "return {ROW, GPU, MARK, RATES, OPERATION, FEW, MAX_LINES, MAX_LOGGED, STATES, ENDED_BADLY: [...ENDED_BADLY].sort()};"
+    tables = "return {ROW, GPU, MARK, RATES, DEFINITIONS, OPERATION, FEW, MAX_LINES, MAX_LOGGED, STATES, ENDED_BADLY: [...ENDED_BADLY].sort()};"
     names = ("ROW", "GPU", "MARK", "RATES", "FEW", "MAX_LINES", "MAX_LOGGED", "STATES", "ENDED_BADLY")
-    page = evaluate(tables, OPERATION="lanes/model", **dict.fromkeys(names, "messages"))
+    page = evaluate(tables, OPERATION="lanes/model", DEFINITIONS="definitions", **dict.fromkeys(names, "messages"))
     renamed = {"samples_per_s": "speed"}
     assert page == {
         "ROW": {camel(renamed.get(name, name)): i for i, name in enumerate(board.Row._fields)},
@@ -43,7 +43,8 @@ def test_messages_are_the_same_in_python_and_in_the_page() -> None:
         "MARK": {name: i for i, name in enumerate(board.Mark._fields)},
         "OPERATION": {name: i for i, name in enumerate((*Operation._fields, "late", "waited"))},
         "FEW": series.FEW,
-        "RATES": [board.SAMPLES, board.GBPS, board.COMM],
+        "RATES": [definitions.SAMPLES, definitions.BUS, definitions.COMM],
+        "DEFINITIONS": definitions.DEFINITIONS,
         "MAX_LINES": board.MAX_LINES,
         "MAX_LOGGED": picture.MAX_LOGGED,
         "STATES": picture.STATES,

@@ -12,6 +12,7 @@ import pytest
 from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.widgets.board import Board
 from hvd_kernel.widgets.dashboard import Dashboard
+from hvd_kernel.widgets.definitions import EXPOSED, OVERLAPPED
 from hvd_kernel.widgets.picture import MARKS, render
 
 WIDGETS = Path(__file__).resolve().parents[3] / "widgets"
@@ -44,12 +45,12 @@ def test_picture_has_final_numbers_of_ranks_and_totals() -> None:
     said = words(render(board(4).snapshot()))
     assert said.count("1,600") == 4  # samples/s of each rank
     assert "6,400" in said
-    assert said.count("1.00") >= 4  # GB/s
-    assert said.count("50 %") >= 4  # communication
+    assert said.count("1.50") == 4 + 1  # bus GB/s of each rank and of all
+    assert said.count("50 %") >= 4  # in operations
     assert said.count("300 MB") == 4
     assert said.count("0.06667") >= 5  # the loss: four ranks, and their mean
     assert [w for w in said if w in {"0", "1", "2", "3"}][-4:] == ["0", "1", "2", "3"]
-    assert "finished · means over the cell · 5.8 s" in said
+    assert "finished · means over the training · 5.8 s" in said
 
 
 def test_marks_are_lines_with_labels_that_do_not_overlap() -> None:
@@ -79,7 +80,9 @@ def test_limit_of_the_run_is_between_figures_and_charts() -> None:
     assert shot["limits"][0].startswith("limited by its own computation: ")
     shot["limits"] = ["a word " * 20, *shot["limits"][1:]]
     svg = render(shot)
-    found = [e for e in ET.fromstring(svg).iter(f"{SVG}text") if e.text and ("word" in e.text or "bus" in e.text)]
+    found = [
+        e for e in ET.fromstring(svg).iter(f"{SVG}text") if e.text and ("word" in e.text or "bus bandwidth" in e.text)
+    ]
     assert " ".join(e.text or "" for e in found) == " ".join([*("a word " * 20).split(), *shot["limits"][1].split()])
     assert [e.get("y") for e in found] == ["108.0", "125.0", "142.0"], "a long sentence takes two lines"
 
@@ -119,7 +122,7 @@ def test_missing_figures_are_not_shown() -> None:
             made.feed(MetricsSample(rank, made_at[0], "compute", "", 0, 0, {"turn": float(made_at[0])}))
     said = words(render(made.snapshot()))
     assert said.count("turn") == 3, "a figure, a chart, a column"
-    assert [said.count(label) for label in ("communication", "allreduce GB/s", "samples/s per rank")] == [0, 0, 0]
+    assert [said.count(label) for label in (EXPOSED, OVERLAPPED, "samples/s per rank")] == [0, 0, 0]
     assert said.count("samples/s") == 1, "a column"
 
 

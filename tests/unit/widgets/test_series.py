@@ -52,6 +52,14 @@ def test_speed_is_over_the_time_in_which_the_rank_trained() -> None:
     assert track.overall().samples_per_s == pytest.approx(64)
 
 
+def test_all_rates_of_a_cell_are_over_its_training() -> None:
+    """Start and imports made communication look small: 5 % of a cell was 50 % of the training."""
+    track = Track()
+    for time, steps, busy in ((0, 0, 0), (18, 0, 0), (19, 1, 5), (20, 2, 10), (21, 2, 10)):
+        track.add(sample(time, step=steps, comm_ns=busy * 10**8, bytes=busy * 10**8))
+    assert track.overall() == Rates(samples_per_s=0.0, comm=0.5, wait=0.0, gbps=1.0, cpu=0.0)
+
+
 def test_unfinished_wait_is_counted_once() -> None:
     track = Track()
     track.add(sample(0, "collective", ops=7))

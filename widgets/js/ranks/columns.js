@@ -38,8 +38,8 @@ export function columnsOf({ names, rows }) {
     { head: "step", text: (row) => grouped(row[ROW.step]) },
     ...names.slice(0, MAX_LOGGED).map((name, i) => ({ head: name, text: loggedText(i) })),
     { head: "samples/s", text: (row) => number(row[ROW.speed]) },
-    { head: "comm", text: (row) => percent(row[ROW.comm]), bar: true },
-    { head: "GB/s", text: (row) => number(row[ROW.gbps]) },
+    { head: "comm %", text: (row) => percent(row[ROW.comm]), bar: true },
+    { head: "bus GB/s", text: (row) => number(row[ROW.bus]) },
     { head: "CPU", text: (row) => joined(whole(row[ROW.cpu], "%")) },
     { head: "memory", text: (row) => size(row[ROW.rss]) },
     ...GPU_COLUMNS.filter(([, , figure]) => gpus.some((gpu) => !missing(gpu[figure]))).map(([head, text]) => ({

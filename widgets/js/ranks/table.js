@@ -1,6 +1,7 @@
 /** Table of the ranks: a row for each, with its state and its columns. */
 
 import { rankColour } from "../colours.js";
+import { DEFINITIONS } from "../definitions.js";
 import { h, setText, setVisible } from "../dom.js";
 import { ENDED_BADLY, FEW, ROW, STATES } from "../messages.js";
 import { multiple, percent } from "../units.js";
@@ -11,7 +12,6 @@ import { barOf, columnsOf } from "./columns.js";
 /** @typedef {ReturnType<typeof makeRow>} Parts */
 
 const SHARE_HINT = "share of the other ranks' time spent waiting for this one";
-const BAR_HINT = "dark: the rank's code is blocked; light: overlapped with computing";
 
 /**
  * @param {(rank: number | null) => void} onHover
@@ -34,7 +34,9 @@ export function makeTable(onHover, onPick) {
     head.replaceChildren(
       h("th", { scope: "col", class: "left" }, "rank"),
       h("th", { scope: "col", class: "left" }, h("span", {}, "state")),
-      ...columns.map((column) => h("th", { scope: "col", class: column.bar ? "bar" : "" }, column.head)),
+      ...columns.map(({ head: name, bar }) =>
+        h("th", { scope: "col", class: bar ? "bar" : "", title: DEFINITIONS[name] ?? "" }, name),
+      ),
     );
     root.dataset.many = String(ranks.length > FEW);
     rows.clear();
@@ -106,7 +108,12 @@ function makeCell({ bar }) {
   const text = h("span");
   if (!bar) return { cell: h("td", { class: "" }, text), text };
   const [overlap, blocked] = [h("i", { class: "hvd-overlap" }), h("i", { class: "hvd-blocked" })];
-  const cell = h("td", { class: "bar" }, h("span", { class: "hvd-bar", title: BAR_HINT }, overlap, blocked), text);
+  const cell = h(
+    "td",
+    { class: "bar" },
+    h("span", { class: "hvd-bar", title: DEFINITIONS["comm %"] }, overlap, blocked),
+    text,
+  );
   return { cell, text, bars: { overlap, blocked } };
 }
 
