@@ -35,7 +35,12 @@ FEW = ("#1d6aae", "#ca8502", "#ba0c7f", "#6e8dfb", "#895e0d", "#a089a8", "#890cf
 """A palette that colour-blind users can distinguish (tests/unit/widgets/test_colours.py)."""
 
 ENDED_BADLY = frozenset({"failed", "dead", "interrupted"})
-STATES = {"compute": "computing", "collective": "in collective", "prompt": "at a prompt"}
+STATES = {
+    "compute": "computing",
+    "waiting": "waiting for data, disk or sleep",
+    "collective": "in collective",
+    "prompt": "at a prompt",
+}
 INK, SOFT, RULE, GRID, GREEN, RED, BLUE, AMBER = (
     "#1d2129",
     "#6b7280",

@@ -348,5 +348,7 @@ def _figures(before: MetricsSample, after: MetricsSample) -> Figures:
         after.ops - before.ops,
         (after.ran_ns - before.ran_ns) * NS if has_times else None,
         (after.queued_ns - before.queued_ns) * NS if has_times else None,
+        after.cpu_s - before.cpu_s,
+        bool(after.gpu),
         after.options,
     )

@@ -1,10 +1,11 @@
-"""Processor time of this process's main thread: whether it computes, or waits. Any thread may ask."""
+"""Processor time of this process and of its main thread: whether they compute, or wait. Any thread may ask."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
+from collections.abc import Callable
 
 BUSY = 0.2
 """Share of its time that the main thread runs, or waits for a processor, if it computes."""
@@ -21,7 +22,8 @@ _MOST_BYTES = 256  # of three numbers
 class _Checks:
     """The latest check of the main thread's processor time."""
 
-    def __init__(self) -> None:
+    def __init__(self, processor: Callable[[], int]) -> None:
+        self._processor = processor  # nanoseconds
         self._lock = threading.Lock()
         self._at = time.monotonic()
         self._ran = 0
@@ -31,14 +33,18 @@ class _Checks:
         with self._lock:
             now = time.monotonic()
             if now - self._at >= SOONEST_S:
-                ran = processor_ns() + scheduled_ns()[1]
+                ran = self._processor()
                 seconds = now - self._at
                 self._is_idle = seconds <= LONGEST_S and ran - self._ran < BUSY * 1e9 * seconds
                 self._at, self._ran = now, ran
             return self._is_idle
 
 
-_checks = _Checks()
+class ProcessChecks(_Checks):
+    """The latest check of the processor time of all threads: a framework may compute while the main thread waits."""
+
+    def __init__(self) -> None:
+        super().__init__(time.process_time_ns)
 
 
 def is_idle() -> bool:
@@ -52,6 +58,13 @@ def is_idle() -> bool:
 def processor_ns() -> int:
     """Return the processor time of the main thread in nanoseconds."""
     return time.clock_gettime_ns(time.pthread_getcpuclockid(threading.main_thread().ident or 0))
+
+
+def _main_thread_ns() -> int:
+    return processor_ns() + scheduled_ns()[1]
+
+
+_checks = _Checks(_main_thread_ns)
 
 
 def scheduled_ns() -> tuple[int, int]:

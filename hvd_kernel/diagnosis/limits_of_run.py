@@ -31,6 +31,11 @@ LARGE = 1 << 20
 MOVES = 0.5
 """Share of the possible bus bandwidth from which the transfer of bytes is the bottleneck."""
 
+IDLE = (
+    "limited by waiting: for {} of the time the ranks neither compute nor communicate, as when they wait for data or a "
+    "disk, or sleep"
+)
+
 _PAIR = 2
 
 
@@ -45,6 +50,8 @@ class Figures:
     operations: int = 0
     ran: float | None = None  # processor seconds of its main thread; None: not known
     queued: float | None = None  # seconds in which that thread was ready, but others had the processor
+    processor: float = 0.0  # processor seconds of all its threads, as a framework may compute on others
+    on_device: bool = False  # a GPU may compute while its threads rest
     options: tuple[str, ...] = ()  # that it uses already (protocol.messages.OPTIONS)
 
     @property
@@ -116,6 +123,8 @@ def bottleneck(
     if worst is not None and slow[worst].share >= exposed:
         cause, advice = _cause(worst, ranks, slow[worst], cores)
         sentences.append(f"limited by rank {worst}, {slow[worst]}: {cause}")
+    elif (idle := _idle(ranks)) >= max(LEAST, exposed):
+        sentences.append(IDLE.format(units.percent(idle)))
     sentences.append(_communication(exposed, shares.overlapped or 0.0, first=not sentences))
     if bus := _bus(ranks, shares.bus, possible):
         sentences.append(bus)
@@ -203,9 +212,16 @@ def _cause(rank: int, ranks: Mapping[int, Figures], slow: Slow, cores: int) -> t
     return "its own computation takes longer", ""
 
 
+def _idle(ranks: Mapping[int, Figures]) -> float:
+    """Return the share of the time for which the rank that is idle least is idle; 0 if it is not known."""
+    if any(figures.ran is None or figures.queued is None or figures.on_device for figures in ranks.values()):
+        return 0.0
+    return min(_shares(figures)[1] for figures in ranks.values())
+
+
 def _shares(figures: Figures) -> tuple[float, float]:
     """Return the shares of the time outside operations: queued, and idle."""
-    ran, queued = figures.ran or 0.0, figures.queued or 0.0
+    ran, queued = max(figures.ran or 0.0, figures.processor), figures.queued or 0.0
     idle = max(0.0, figures.seconds - figures.waited - ran - queued)
     return queued / figures.seconds, idle / figures.seconds
 

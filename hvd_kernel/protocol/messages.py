@@ -106,7 +106,7 @@ class MetricsSample(Struct, frozen=True):
 
     rank: int
     time: float  # seconds, CLOCK_MONOTONIC of the rank's host
-    state: str  # "idle" | "compute" | "collective" | "prompt"
+    state: str  # "idle" | "compute" | "waiting" (for data, a disk, in a sleep) | "collective" | "prompt"
     waiting_for: str = ""  # name of the oldest operation this rank waits in, "" when none
     step: int = 0  # optimizer steps taken
     samples: int = 0  # training samples seen (batch sizes summed)

@@ -23,6 +23,7 @@ _PERIOD_S = 0.2
 _IDLE_S = 30.0  # after a cell, until freed memory is returned to Linux
 _data_workers = False
 _PAGE = os.sysconf("SC_PAGESIZE")
+_processor = main_thread.ProcessChecks()
 Publish = Callable[[str, dict[str, Any], dict[str, Any]], None]
 
 
@@ -96,10 +97,13 @@ def _measured(rank: int, *, running: bool, parked: bool, cell_of: CellOf) -> Met
     core = session.counters()
     scheduled = main_thread.scheduled_ns()
     waits_for = communication.main_thread_wait(cell_of).text if running and not parked else ""
+    gpu = gpu_figures.sample()
+    state = stack_report.state(waits_for, parked=parked) if running else "idle"
+    is_idle = _processor.is_idle() and main_thread.is_idle()  # both are checks since the last sample
     return MetricsSample(
         rank=rank,
         time=time.monotonic(),
-        state=stack_report.state(waits_for, parked=parked) if running else "idle",
+        state="waiting" if state == "compute" and is_idle and not gpu else state,
         waiting_for=waits_for,
         step=training.step,
         samples=training.samples,
@@ -114,7 +118,7 @@ def _measured(rank: int, *, running: bool, parked: bool, cell_of: CellOf) -> Met
         ran_ns=scheduled[0],
         queued_ns=scheduled[1],
         rss=resident(),
-        gpu=gpu_figures.sample(),
+        gpu=gpu,
         options=tuple(_options()),
         optimizers=training_steps.reports(),
     )

@@ -116,6 +116,11 @@ export const MAX_LINES = 200;
 export const MAX_LOGGED = 3;
 
 /** @type {Record<string, string>} States of a rank, as they are shown; others are shown unchanged. */
-export const STATES = { compute: "computing", collective: "in collective", prompt: "at a prompt" };
+export const STATES = {
+  compute: "computing",
+  waiting: "waiting for data, disk or sleep",
+  collective: "in collective",
+  prompt: "at a prompt",
+};
 
 export const ENDED_BADLY = new Set(["failed", "dead", "interrupted"]);

@@ -60,7 +60,12 @@ var HIGH = "high:";
 var FEW = 8;
 var MAX_LINES = 200;
 var MAX_LOGGED = 3;
-var STATES = { compute: "computing", collective: "in collective", prompt: "at a prompt" };
+var STATES = {
+  compute: "computing",
+  waiting: "waiting for data, disk or sleep",
+  collective: "in collective",
+  prompt: "at a prompt"
+};
 var ENDED_BADLY = /* @__PURE__ */ new Set(["failed", "dead", "interrupted"]);
 
 // widgets/js/lanes/model.js

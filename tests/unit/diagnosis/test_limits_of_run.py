@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hvd_kernel.diagnosis.limits_of_run import Bottleneck, Figures, bottleneck
+from hvd_kernel.diagnosis.limits_of_run import IDLE, Bottleneck, Figures, bottleneck
 from hvd_kernel.diagnosis.stragglers import Slow
 from hvd_kernel.protocol.messages import COMPRESSION, DATA_WORKERS
 
@@ -31,6 +31,21 @@ def test_computation() -> None:
             "bus bandwidth 2.50 GB/s in operations of 2 MB",
         )
     )
+
+
+def test_ranks_that_sleep_do_not_compute() -> None:
+    """A loop that slept 50 of 60 ms was "limited by its own computation"."""
+    asleep = rank(ran=1.5, processor=1.6)
+    assert bottleneck(of(asleep, asleep), {}).sentences[:2] == (
+        IDLE.format("82 %"),
+        "communication that computation does not hide: 2 % of the time",
+    )
+    computation = "limited by its own computation: "
+    assert bottleneck(of(asleep, rank()), {}).sentences[0].startswith(computation)
+    elsewhere = rank(ran=1.5, processor=9.5)
+    assert bottleneck(of(elsewhere, elsewhere), {}).sentences[0].startswith(computation), "on threads of a framework"
+    device = rank(ran=1.5, on_device=True)
+    assert bottleneck(of(device, device), {}).sentences[0].startswith(computation)
 
 
 def test_communication_is_compared_with_the_possible_bandwidth() -> None:

@@ -125,3 +125,16 @@ def test_sample_without_figures_shows_the_rank_alive(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(telemetry.metrics, "snapshot", broken)
     assert [telemetry.sample(3, running=running).state for running in (True, False)] == ["compute", "idle"]
     assert telemetry.sample(3, running=False).rank == 3
+
+
+def test_a_rank_that_sleeps_is_not_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def state(*, process: bool, main: bool, gpu: dict[str, float]) -> str:
+        monkeypatch.setattr(telemetry._processor, "is_idle", lambda: process)
+        monkeypatch.setattr(telemetry.main_thread, "is_idle", lambda: main)
+        monkeypatch.setattr(telemetry.gpu_figures, "sample", lambda: gpu)
+        return telemetry.sample(0, running=True).state
+
+    assert state(process=True, main=True, gpu={}) == "waiting"
+    assert state(process=False, main=True, gpu={}) == "compute", "on threads of a framework"
+    assert state(process=True, main=False, gpu={}) == "compute", "it is ready, but its core is shared"
+    assert state(process=True, main=True, gpu={"util": 90.0}) == "compute", "a device may compute"
