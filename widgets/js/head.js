@@ -1,7 +1,7 @@
 /** Head of the panel: title, status and time of the cell; why ranks wait; the number of ranks, with controls to change it. */
 
 import { h, setText, setVisible } from "./dom.js";
-import { ENDED_BADLY, ROW, SIZE } from "./messages.js";
+import { ENDED_BADLY, RESTARTED, ROW, SIZE } from "./messages.js";
 import { duration, grouped } from "./units.js";
 
 /** @import {Size, Snapshot} from "./messages.js" */
@@ -33,9 +33,9 @@ export function makeHead(resize) {
           .filter(Boolean)
           .join(" · "),
       );
-      setText(wait, state.wait);
-      setVisible(wait, state.wait !== "");
-      size.update(state.finished ? null : state.size);
+      setText(wait, state.lost ? "" : state.wait);
+      setVisible(wait, state.wait !== "" && !state.lost);
+      size.update(state.finished || state.lost ? null : state.size);
       return kind;
     },
   };
@@ -44,10 +44,11 @@ export function makeHead(resize) {
 /**
  * Return the status of the cell: running, finished, or the ranks that failed.
  *
- * @param {Pick<Snapshot, "finished" | "ranks" | "rows">} state
+ * @param {Pick<Snapshot, "finished" | "lost" | "ranks" | "rows">} state
  * @returns {{ text: string, kind: "live" | "good" | "bad" }}
  */
-export function statusOf({ finished, ranks, rows }) {
+export function statusOf({ finished, lost, ranks, rows }) {
+  if (lost) return { text: RESTARTED, kind: "bad" };
   if (!finished) return { text: "running", kind: "live" };
   const bad = ranks.filter((rank) => ENDED_BADLY.has(rows[rank][ROW.state]));
   if (!bad.length) return { text: "finished", kind: "good" };

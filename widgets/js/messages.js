@@ -59,11 +59,12 @@
  * @property {Mark[]} marks
  * @property {string[]} limits what limits the run, in sentences
  * @property {TimelineMessage} [timeline] of an ended cell: the last operations of its ranks
+ * @property {boolean} [lost] set by the page: the kernel restarted while the cell ran
  */
 
 /** @typedef {Head & Whole} Snapshot */
 /** @typedef {Pick<Head, "seq" | "t" | "rows">} Always */
-/** @typedef {Always & Partial<Omit<Snapshot, "timeline">> & { merges?: number }} Increment `curves` and `log` have the additions; unchanged values are omitted */
+/** @typedef {Always & Partial<Omit<Snapshot, "timeline" | "lost">> & { merges?: number }} Increment `curves` and `log` have the additions; unchanged values are omitted */
 
 /** Places in a row. */
 export const ROW = /** @type {const} */ ({
@@ -122,5 +123,9 @@ export const STATES = {
   collective: "in collective",
   prompt: "at a prompt",
 };
+
+/** Status and state of the ranks of a cell whose kernel restarted. */
+export const RESTARTED = "kernel restarted";
+export const ENDED = "ended";
 
 export const ENDED_BADLY = new Set(["failed", "dead", "interrupted"]);

@@ -98,7 +98,7 @@ export function makePanel(store, el, signal) {
     frame ||= requestAnimationFrame(draw);
   }
   function ask() {
-    if (lanes.open && !store.state?.finished && !document.hidden) store.requestTimeline(picked);
+    if (lanes.open && !store.state?.finished && !store.state?.lost && !document.hidden) store.requestTimeline(picked);
   }
   const asking = setInterval(ask, ASK_AGAIN);
   lanes.root.addEventListener("toggle", ask);

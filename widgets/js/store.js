@@ -1,7 +1,7 @@
 /** State of the panel: one store per widget model applies its messages, shared by all views of the model. */
 
 import { takeMessage } from "./lanes/model.js";
-import { FEW, HIGH, LOG, LOW, MAX_LINES } from "./messages.js";
+import { ENDED, FEW, HIGH, LOG, LOW, MAX_LINES, ROW } from "./messages.js";
 
 /** @import {Timeline, TimelineMessage} from "./lanes/model.js" */
 /** @import {Column, Curves, Increment, Snapshot} from "./messages.js" */
@@ -41,6 +41,13 @@ export function makeStore(model, signal) {
     for (const view of store.views) view();
   };
 
+  /** The comm is lost when the kernel restarts; a message that arrives later shows that the connection alone was lost. */
+  function lose() {
+    if (!store.state || store.state.finished) return;
+    store.state.lost = true;
+    for (const row of Object.values(store.state.rows)) row[ROW.state] = ENDED;
+    changed();
+  }
   function takeSnapshot() {
     const snapshot = model.get("snapshot");
     if (!snapshot || (store.state && snapshot.seq < store.state.seq)) return;
@@ -65,14 +72,17 @@ export function makeStore(model, signal) {
     const state = store.state;
     if (!state || increment.seq <= state.seq || state.finished) return;
     if (increment.seq !== state.seq + 1) model.send("snapshot"); // a gap: curves lack some columns until the snapshot arrives
+    state.lost = false;
     applyIncrement(state, increment);
     changed();
   }
   model.on("change:snapshot", takeSnapshot);
   model.on("msg:custom", take);
+  model.on("comm_live_update", lose);
   signal.addEventListener("abort", () => {
     model.off("change:snapshot", takeSnapshot);
     model.off("msg:custom", take);
+    model.off("comm_live_update", lose);
   });
   takeSnapshot();
   return store;

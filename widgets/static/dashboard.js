@@ -66,6 +66,8 @@ var STATES = {
   collective: "in collective",
   prompt: "at a prompt"
 };
+var RESTARTED = "kernel restarted";
+var ENDED = "ended";
 var ENDED_BADLY = /* @__PURE__ */ new Set(["failed", "dead", "interrupted"]);
 
 // widgets/js/lanes/model.js
@@ -140,6 +142,12 @@ function makeStore(model, signal) {
   const changed = () => {
     for (const view of store.views) view();
   };
+  function lose() {
+    if (!store.state || store.state.finished) return;
+    store.state.lost = true;
+    for (const row of Object.values(store.state.rows)) row[ROW.state] = ENDED;
+    changed();
+  }
   function takeSnapshot() {
     const snapshot = model.get("snapshot");
     if (!snapshot || store.state && snapshot.seq < store.state.seq) return;
@@ -161,14 +169,17 @@ function makeStore(model, signal) {
     const state = store.state;
     if (!state || increment.seq <= state.seq || state.finished) return;
     if (increment.seq !== state.seq + 1) model.send("snapshot");
+    state.lost = false;
     applyIncrement(state, increment);
     changed();
   }
   model.on("change:snapshot", takeSnapshot);
   model.on("msg:custom", take);
+  model.on("comm_live_update", lose);
   signal.addEventListener("abort", () => {
     model.off("change:snapshot", takeSnapshot);
     model.off("msg:custom", take);
+    model.off("comm_live_update", lose);
   });
   takeSnapshot();
   return store;
@@ -729,14 +740,15 @@ function makeHead(resize) {
         note,
         [state.finished ? `means over the ${state.totals.step ? "training" : "cell"}` : "", unnamed].filter(Boolean).join(" · ")
       );
-      setText(wait, state.wait);
-      setVisible(wait, state.wait !== "");
-      size2.update(state.finished ? null : state.size);
+      setText(wait, state.lost ? "" : state.wait);
+      setVisible(wait, state.wait !== "" && !state.lost);
+      size2.update(state.finished || state.lost ? null : state.size);
       return kind;
     }
   };
 }
-function statusOf({ finished, ranks, rows }) {
+function statusOf({ finished, lost, ranks, rows }) {
+  if (lost) return { text: RESTARTED, kind: "bad" };
   if (!finished) return { text: "running", kind: "live" };
   const bad = ranks.filter((rank) => ENDED_BADLY.has(rows[rank][ROW.state]));
   if (!bad.length) return { text: "finished", kind: "good" };
@@ -1559,7 +1571,7 @@ function makePanel(store, el, signal) {
     frame ||= requestAnimationFrame(draw);
   }
   function ask() {
-    if (lanes.open && !store.state?.finished && !document.hidden) store.requestTimeline(picked);
+    if (lanes.open && !store.state?.finished && !store.state?.lost && !document.hidden) store.requestTimeline(picked);
   }
   const asking = setInterval(ask, ASK_AGAIN);
   lanes.root.addEventListener("toggle", ask);

@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { statusOf } from "../../../widgets/js/head.js";
 import { applyIncrement, makeStore } from "../../../widgets/js/store.js";
 
 const TOTALS = { samples_per_s: null, exposed: null, overlapped: null, bus: null, step: 0, logged: [] };
@@ -45,6 +46,7 @@ function fakeModel(first) {
     listeners,
     increment: (content) => give("msg:custom", content),
     changed: () => give("change:snapshot"),
+    lost: () => give("comm_live_update"),
   };
 }
 
@@ -63,6 +65,18 @@ test("an increment is applied once, and each view is drawn", () => {
   increment(head(2, { wait: "said twice" }));
   increment("no increment");
   assert.deepEqual([store.state.seq, store.state.wait, draws(), model.sent], [2, "ranks wait", 1, []]);
+});
+
+test("after a restart of its kernel a running cell has ended, and it runs again if the connection alone was lost", () => {
+  const { store, lost, increment, draws } = opened(snapshot(1, { rows: { 0: ["compute"], 1: ["collective"] } }));
+  lost();
+  assert.deepEqual(store.state.rows, { 0: ["ended"], 1: ["ended"] });
+  assert.deepEqual([statusOf(store.state), draws()], [{ text: "kernel restarted", kind: "bad" }, 1]);
+  increment(head(2, { rows: { 0: ["compute"] } }));
+  assert.equal(statusOf(store.state).text, "running");
+  const over = opened(snapshot(1, { finished: true, rows: { 0: ["done"], 1: ["done"] } }));
+  over.lost();
+  assert.deepEqual([statusOf(over.store.state).text, over.draws()], ["finished", 0]);
 });
 
 test("after a gap the snapshot is asked for, and what came is shown", () => {
@@ -94,7 +108,7 @@ test("without a snapshot increments wait for one", () => {
 
 test("the end of a store takes its listeners away", () => {
   const { life, listeners } = opened(snapshot(1));
-  assert.deepEqual([...listeners.keys()], ["change:snapshot", "msg:custom"]);
+  assert.deepEqual([...listeners.keys()], ["change:snapshot", "msg:custom", "comm_live_update"]);
   life.abort();
   assert.equal(listeners.size, 0);
 });
