@@ -29,7 +29,10 @@ const cell = (...states) => ({
 
 test("the status names the ranks that ended badly", () => {
   assert.deepEqual(statusOf({ ...cell("failed"), finished: false }), { text: "running", kind: "live" });
-  assert.deepEqual(statusOf({ ...cell("compute"), finished: false, lost: true }), { text: "kernel restarted", kind: "bad" });
+  assert.deepEqual(statusOf({ ...cell("compute"), finished: false, lost: true }), {
+    text: "kernel restarted",
+    kind: "bad",
+  });
   assert.deepEqual(statusOf(cell("done", "done")), { text: "finished", kind: "good" });
   assert.deepEqual(statusOf(cell("done", "failed")), { text: "failed on rank 1", kind: "bad" });
   assert.deepEqual(statusOf(cell("failed", "done", "dead")), { text: "failed, dead on ranks 0, 2", kind: "bad" });
