@@ -30,6 +30,9 @@ from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.protocol.messages import NotFinite
 from hvd_kernel.tracking.sink import FILE, MODEL
 
+SAMPLES = "samples"
+"""Argument of ``log`` that is no value: training samples."""
+
 MAX_NAMES = 256
 MAX_NAME = 100
 """A sample carries every name, five times a second."""
@@ -94,6 +97,9 @@ _samples = 0
 _logged: dict[str, LoggedName] = {}
 _lock = threading.Lock()  # protects the values: telemetry takes them on its own thread
 _first_step = 0  # of the cell
+_read = 0  # samples of the latest snapshot
+_samples_of_user: int | None = None  # what hvd.log(samples=n) replaces the count by, in this cell
+_offset = 0  # of the count, after cells in which the user's own replaced it
 _warned = False
 
 
@@ -115,6 +121,9 @@ def log(
         The training's step, the same on every rank.
     per_rank
         Write every rank's value too, as ``loss/rank_0``.
+    samples
+        This rank's training samples since the last call. They replace the automatic count in the rest of the cell, and
+        are not logged as a value.
 
     Raises
     ------
@@ -132,6 +141,9 @@ def log(
     ValueError: log(loss=...) takes a number or a tensor of one element: could not convert string to float: 'high'
     """
     logged = values if metrics is None else {**metrics, **values}
+    if SAMPLES in logged:
+        logged = dict(logged)
+        _count_samples(int(_checked(SAMPLES, logged.pop(SAMPLES))))
     tracker = tracking.tracker()
     at = None if step is None else int(_number(step))
     if tracker is None:
@@ -226,6 +238,12 @@ def outputs_path(*parts: str | os.PathLike[str]) -> Path:
     return tracking.outputs().joinpath(*parts)
 
 
+def _count_samples(samples: int) -> None:
+    """Count samples of the user's; from the first call on, the automatic count is ignored."""
+    global _samples_of_user  # noqa: PLW0603 - as the counters
+    _samples_of_user = (_read if _samples_of_user is None else _samples_of_user) + samples
+
+
 def _keep(path: str | os.PathLike[str], name: str, kind: str, step: int | None, summary: dict[str, Any]) -> None:
     tracker = tracking.tracker()
     if tracker is None or not tracker.writes():
@@ -299,7 +317,9 @@ def _differ(names: list[str], step: int | None) -> Mismatch:
 
 def begin_cell() -> None:
     """Forget the values that earlier cells of a notebook have logged; the counts of steps and samples continue."""
-    global _warned, _first_step
+    global _warned, _first_step, _samples_of_user, _offset
+    if _samples_of_user is not None:
+        _offset, _samples_of_user = _samples_of_user - _counts()[1], None
     _warned, _first_step = False, _counts()[0]
     with _lock:
         _logged.clear()
@@ -319,7 +339,10 @@ def count_by(counter: Counter) -> None:
 
 def snapshot() -> MetricsSnapshot:
     """Return the counts so far."""
-    return MetricsSnapshot(*_counts())
+    global _read  # noqa: PLW0603 - as the counters
+    steps, counted = _counts()
+    _read = counted + _offset if _samples_of_user is None else _samples_of_user
+    return MetricsSnapshot(steps, _read)
 
 
 def pop_logged() -> LoggedValues:
@@ -344,9 +367,10 @@ def _counts() -> tuple[int, int]:
 
 def reset() -> None:
     """Forget everything: for tests."""
-    global _steps, _samples  # noqa: PLW0603 - counters of the process
+    global _steps, _samples, _samples_of_user, _read, _offset  # noqa: PLW0603 - counters of the process
     _counters.clear()
-    _steps = _samples = 0
+    _samples_of_user = None
+    _steps = _samples = _read = _offset = 0
     begin_cell()
 
 

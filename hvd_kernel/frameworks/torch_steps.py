@@ -16,6 +16,8 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+from hvd_kernel.frameworks import torch_batches
+
 _LOG = logging.getLogger("hvd_kernel")
 _owners: weakref.WeakSet[Any] = weakref.WeakSet()
 _parents: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
@@ -35,6 +37,7 @@ def attach(torch: ModuleType) -> None:
     modules = importlib.import_module(f"{torch.__name__}.nn.modules.module")
     modules.register_module_parameter_registration_hook(_on_parameter)
     modules.register_module_module_registration_hook(_on_submodule)
+    torch_batches.attach(torch)
 
 
 def owners() -> list[Any]:

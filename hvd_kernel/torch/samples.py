@@ -1,8 +1,8 @@
-"""Training samples, counted without user code: the batch size of the model's input.
+"""Training samples, counted without user code: of a DataLoader's batches, else the batch size of the model's input.
 
-The model of a ``DistributedOptimizer`` is searched at its first forward pass. A plain optimizer is known from its first
-step on, when its model has been called; it is found among the modules that torch has registered
-(frameworks/torch_steps.py), so no hook on all modules is needed, and ``torch.compile`` does not notice the search.
+A model is found among the modules that torch has registered (frameworks/torch_steps.py), so no hook on all modules is
+needed, and ``torch.compile`` does not notice the search. A plain optimizer is known from its first step on, when its
+model has been called. A ``DistributedOptimizer`` whose model was built before is searched at its first forward pass.
 
 Terms.
   model   the outermost module that owns a parameter of an optimizer, and is called
@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from hvd_kernel.frameworks import torch_steps
+from hvd_kernel.frameworks.torch_batches import batches, samples_of
 
 _CALLED = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "OptimizedModule"})
 """Classes that are called instead of the module they contain."""
@@ -33,11 +34,14 @@ class SampleMeter:
         self.params = {id(param) for param in params}
         self.pending = 0
         self.has_stepped = False
+        self.is_attached = False  # to a model
+        self._batches = batches.count
 
     def pop(self) -> int:
-        """Return the number of samples since the last call."""
+        """Return the number of samples since the last call: those that DataLoaders yielded, if they did."""
         pending, self.pending = self.pending, 0
-        return pending
+        has_batches, self._batches = batches.count != self._batches, batches.count
+        return batches.pop() if has_batches else pending
 
     def owns_part_of(self, module: torch.nn.Module) -> bool:
         """Return whether the optimizer has a parameter of the module."""
@@ -46,8 +50,17 @@ class SampleMeter:
     def count(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Count the samples of a call of the model: the length of its first tensor."""
         if module.training and torch.is_grad_enabled():
-            tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.dim())
-            self.pending += next((tensor.shape[0] for tensor in tensors), 0)
+            self.pending += samples_of((*args, *kwargs.values()))
+
+
+def meter_of_wrapped(params: Iterable[Tensor]) -> SampleMeter:
+    """Return a meter for a DistributedOptimizer, whose model may not have been called yet.
+
+    A hook on all modules makes ``torch.compile`` warn, so it is used only for a model that torch has not registered.
+    """
+    params = list(params)
+    meter = meter_of_model(params)
+    return meter if meter.is_attached else meter_before_first_call(params)
 
 
 def meter_before_first_call(params: Iterable[Tensor]) -> SampleMeter:
@@ -87,6 +100,7 @@ def meter_of_model(params: Iterable[Tensor]) -> SampleMeter:
     for module in line:
         hooks.append(_CountHook(module, weakref.ref(meter), hooks))
         _meters[module] = meter
+        meter.is_attached = True
     return meter
 
 

@@ -15,7 +15,7 @@ from hvd_kernel.core import metrics
 from hvd_kernel.core.process_sets import ProcessSet
 from hvd_kernel.torch import step_digests
 from hvd_kernel.torch.reducer import Reducer
-from hvd_kernel.torch.samples import SampleMeter, meter_before_first_call
+from hvd_kernel.torch.samples import SampleMeter, meter_of_wrapped
 
 Named = list[tuple[str, Tensor]]
 Groups = int | list[list[Tensor]]
@@ -139,7 +139,7 @@ def derived(mixin: type[OptimizerMixin], optimizer: torch.optim.Optimizer, named
     vars(instance).update(
         shared,
         _parameter_names={param: name for name, param in named},
-        _meter=meter_before_first_call(param for _, param in named),
+        _meter=meter_of_wrapped(param for _, param in named),
         _wrapped=optimizer,
         **attributes,
     )

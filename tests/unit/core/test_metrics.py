@@ -92,3 +92,18 @@ def test_steps_of_values_count_from_the_cells_start() -> None:
     metrics.step()
     metrics.log(loss=float("nan"))
     assert metrics.pop_logged().not_finite["loss"].step == 1
+
+
+def test_samples_of_the_user_replace_the_automatic_count_in_a_cell() -> None:
+    metrics.reset()
+    metrics.step(samples=96)
+    metrics.log(samples=8, loss=0.5)
+    metrics.step(samples=96)
+    metrics.log({"samples": 8})
+    assert (metrics.snapshot().step, metrics.snapshot().samples) == (2, 16)
+    assert metrics.pop_logged().latest == {"loss": 0.5}
+    metrics.begin_cell()
+    metrics.step(samples=96)
+    assert metrics.snapshot().samples == 16 + 96
+    with pytest.raises(ValueError, match=r"log\(samples="):
+        metrics.log(samples="many")

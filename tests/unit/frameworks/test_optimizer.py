@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import re
+from typing import Any
 
 import pytest
 import torch
 
 import hvd_kernel.torch as hvd
-from hvd_kernel.torch.samples import meter_before_first_call
+from hvd_kernel.frameworks.torch_batches import samples_of
+from hvd_kernel.torch.samples import meter_before_first_call, meter_of_wrapped
 
 
 def made(**options: object) -> object:
@@ -83,6 +85,54 @@ def test_samples_are_counted_once_at_the_outermost_module() -> None:
     del meter
     model(torch.ones(2, 3))
     assert not model._forward_pre_hooks, "a forgotten optimizer leaves no hook"
+
+
+@pytest.mark.parametrize(
+    ("batch", "batch_size", "samples"),
+    [
+        ({"ids": torch.ones(32, 128), "mask": torch.ones(32, 128)}, None, 32),
+        ((torch.ones(32, 3), torch.ones(32)), 32, 32),
+        ((torch.ones(50, 32, 8), torch.ones(32)), 32, 32),
+        (torch.ones(50, 7, 8), 32, 7),
+        (torch.nn.utils.rnn.pack_sequence([torch.ones(5, 2), torch.ones(3, 2), torch.ones(1, 2)]), 4, 3),
+        ([torch.ones(3, 64, 64), torch.ones(3, 32, 32)], 2, 2),
+        ("text", 8, 0),
+    ],
+)
+def test_samples_of_a_batch(batch: Any, batch_size: int | None, samples: int) -> None:
+    """A dict had none; of (seq, batch, feature), the sequence was counted."""
+    assert samples_of(batch, batch_size) == samples
+
+
+def test_batches_of_a_loader_precede_the_shape_of_the_input() -> None:
+    data = torch.utils.data.TensorDataset(torch.ones(10, 6, 3))
+    loader = torch.utils.data.DataLoader(
+        data, batch_size=4, collate_fn=lambda rows: torch.stack([row[0] for row in rows], 1)
+    )
+    model = torch.nn.Linear(3, 2)
+    meter = meter_of_wrapped(model.parameters())
+    counted = []
+    for batch in loader:
+        model(batch)
+        counted.append(meter.pop())
+    assert counted == [4, 4, 2], "its sequences have 6 elements"
+    list(torch.utils.data.DataLoader(data, batch_size=5))  # validation
+    model(next(iter(loader)))
+    assert meter.pop() == 4
+    model(torch.ones(9, 3))
+    assert meter.pop() == 9, "not of a loader"
+
+
+def test_the_search_for_a_model_needs_no_hook_on_all_modules() -> None:
+    """torch.compile warns of such hooks."""
+    from torch.nn.modules import module
+
+    model = torch.nn.Linear(3, 2)
+    before = len(module._global_forward_pre_hooks)
+    meter = meter_of_wrapped(model.parameters())
+    assert len(module._global_forward_pre_hooks) == before
+    model(torch.ones(4, 3))
+    assert meter.pop() == 4
 
 
 def test_a_search_that_finds_nothing_ends_with_its_optimizer() -> None:
