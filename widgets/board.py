@@ -130,6 +130,7 @@ class Board:
         self._sent_head: Message = {}
         self._clock = clock
         self._start = clock()
+        self.began: float | None = None  # seconds at the first step
         self._seconds: float | None = None
         self._changed: dict[int, None] = {}  # ranks with news since the last increment, oldest news first
         self._fresh: set[int] = set()  # ranks with a sample since the last column
@@ -150,6 +151,8 @@ class Board:
         if sample.rank in self._fresh and self._due(late=False):  # a new round of telemetry starts: close the last one
             self._column()
         track.add(sample, self.seconds)
+        if self.began is None and track.total.steps:
+            self.began = round(self.seconds, 2)
         self._stragglers.feed(sample)
         self._limits.feed(sample)
         self.logged[sample.rank] = track.logged()
@@ -213,7 +216,11 @@ class Board:
             "finished": self.states is not None,
             "rows": {str(rank): list(self.row(rank)) for rank in self.ranks},
             **self._head(),
-            "curves": {"t": self.grid.t[:], "y": {name: columns[:] for name, columns in self.grid.curves.items()}},
+            "curves": {
+                "t": self.grid.t[:],
+                "step": self.grid.steps[:],
+                "y": {name: columns[:] for name, columns in self.grid.curves.items()},
+            },
             "log": [list(line) for line in self.log.lines],
             "lines": self.log.count,
             "open": [list(line) for line in self.log.open_lines()],
@@ -254,7 +261,11 @@ class Board:
         if merges:
             news["merges"] = merges
         if start < len(self.grid.t):
-            news["curves"] = {"t": self.grid.t[start:], "y": {n: c[start:] for n, c in self.grid.curves.items()}}
+            news["curves"] = {
+                "t": self.grid.t[start:],
+                "step": self.grid.steps[start:],
+                "y": {n: c[start:] for n, c in self.grid.curves.items()},
+            }
         if self.log.count > self._sent_lines:
             news["log"] = [list(line) for line in self.log.since(self._sent_lines)]
             news["lines"] = self.log.count
@@ -346,6 +357,7 @@ class Board:
             self._judge(over=False)
         return {
             "t": round(self.seconds, 2),
+            "began": self.began,
             "names": self.names[:],
             "unnamed": self.unnamed,
             "slow": self.slow,
@@ -377,7 +389,7 @@ class Board:
             column[VALUE + name] = [_number(self.logged[rank].get(name)) for rank in self.ranks]
         if len(self.ranks) <= FEW:
             column |= self._ends()
-        self.grid.add(self.seconds, column)
+        self.grid.add(self.seconds, column, max(track.total.steps for track in self.tracks.values()))
         self._fresh.clear()
 
     def _ends(self) -> dict[str, list[float | None]]:

@@ -21,6 +21,7 @@ from hvd_kernel.protocol.messages import GPU_FIGURES
 from hvd_kernel.widgets.board import Mark, Message, Row
 from hvd_kernel.widgets.definitions import BUS, COMM, EXPOSED, OVERLAPPED, SAMPLES, STEP
 from hvd_kernel.widgets.series import HIGH, LOW, VALUE, ends_of
+from hvd_kernel.widgets.step_axis import axis_of
 
 WIDTH = 860
 MARGIN = 16
@@ -120,6 +121,8 @@ class _Picture:
         if bad:
             word, tone = f"{self.rows[bad[0]].state} on {rank_list(bad)}", RED
         right = units.duration(self.snapshot["t"])
+        if self.snapshot["began"] is not None:
+            right = f"first step after {units.duration(self.snapshot['began'])} · {right}"
         if self.snapshot["finished"]:
             right = f"means over the {'training' if self.snapshot['totals']['step'] else 'cell'} · {right}"
         return (
@@ -170,17 +173,18 @@ class _Picture:
         if not shown:
             return ""
         width = (WIDTH - 2 * MARGIN - 24 * (len(shown) - 1)) / len(shown)
-        marks = [Mark(*mark) for mark in self.snapshot["marks"]]
+        axis = axis_of(curves, [Mark(*mark) for mark in self.snapshot["marks"]])
         return "".join(
             chart(
                 MARGIN + i * (width + 24),
                 y,
                 width,
                 label,
-                (curves["t"], curves["y"].get(key, [])),
-                ends=_ends(curves["y"], key),
+                (axis.x, axis.curves.get(key, [])),
+                ends=_ends(axis.curves, key),
                 zero=not key.startswith("log:"),
-                marks=marks,
+                marks=axis.marks,
+                place=axis.label,
             )
             for i, (key, label) in enumerate(shown)
         )
@@ -245,8 +249,9 @@ def chart(
     zero: bool,
     marks: Sequence[Mark] = (),
     ends: Sequence[Sequence[Sequence[float | None]]] = (),
+    place: Callable[[float], str] = units.duration,
 ) -> str:
-    """Return one chart: a line per rank over time, three grid lines, marks, the label above.
+    """Return one chart: a line per rank over time or steps, three grid lines, marks, the label above.
 
     ``ends``: columns of the greatest and of the least values, between which each rank has a band.
     """
@@ -277,8 +282,8 @@ def chart(
         stroke = f'stroke="{colour(i, len(columns[0]))}" stroke-width="{1.5 if len(columns[0]) <= 8 else 1}"'
         parts.append(f'<polyline points="{points}" fill="none" {stroke} stroke-linejoin="round"/>')
     parts.append(_marks(marks, (t[0], t[-1]), left, right, top))
-    parts.append(text(left, top + PLOT_HEIGHT + 12, units.duration(t[0]), SOFT, size=11))
-    parts.append(text(right, top + PLOT_HEIGHT + 12, units.duration(t[-1]), SOFT, anchor="end", size=11))
+    parts.append(text(left, top + PLOT_HEIGHT + 12, place(t[0]), SOFT, size=11))
+    parts.append(text(right, top + PLOT_HEIGHT + 12, place(t[-1]), SOFT, anchor="end", size=11))
     return "".join(parts)
 
 

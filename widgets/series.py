@@ -198,6 +198,7 @@ class Grid:
         self.limit = limit
         self.width = FIRST_COLUMN_S
         self.t: list[float] = []
+        self.steps: list[int] = []  # optimizer steps at the end of each column
         self.curves: dict[str, list[list[float | None]]] = {}  # name -> column -> rank
         self.merges = 0
 
@@ -211,13 +212,14 @@ class Grid:
         since = t - self.t[-1] if self.t else t
         return since >= self.width * 1.5 if late else not self.t or since >= self.width * 0.99
 
-    def add(self, t: float, column: Column) -> None:
+    def add(self, t: float, column: Column, step: int = 0) -> None:
         """Append a column; a new curve has gaps before it."""
         if len(self.t) >= self.limit:
             self._merge()
         for name in column:
             self.curves.setdefault(name, [[None] * self.ranks for _ in self.t])
         self.t.append(round(t, 2))
+        self.steps.append(max(step, self.steps[-1] if self.steps else 0))
         for name, columns in self.curves.items():
             columns.append([short(v, self.digits) for v in column.get(name, [None] * self.ranks)])
 
@@ -231,7 +233,7 @@ class Grid:
     def _merge(self) -> None:
         self.merges += 1
         self.width *= 2
-        self.t = self.t[1::2]
+        self.t, self.steps = self.t[1::2], self.steps[1::2]
         merged: dict[str, list[list[float | None]]] = {}
         for name, columns in self.curves.items():
             if name not in merged:  # the ends of ranges are merged with their values

@@ -27,12 +27,7 @@ export function makeHead(resize) {
       setText(title, state.title);
       setText(status, text);
       setText(clock, duration(state.t));
-      setText(
-        note,
-        [state.finished ? `means over the ${state.totals.step ? "training" : "cell"}` : "", unnamed]
-          .filter(Boolean)
-          .join(" · "),
-      );
+      setText(note, [meansOf(state), beganOf(state), unnamed].filter(Boolean).join(" · "));
       setText(wait, state.lost ? "" : state.wait);
       setVisible(wait, state.wait !== "" && !state.lost);
       size.update(state.finished || state.lost ? null : state.size);
@@ -40,6 +35,12 @@ export function makeHead(resize) {
     },
   };
 }
+
+/** @param {Snapshot} state */
+const meansOf = ({ finished, totals }) => (finished ? `means over the ${totals.step ? "training" : "cell"}` : "");
+
+/** @param {Snapshot} state start and imports are a phase of the cell, not of its curves */
+const beganOf = ({ began }) => (began === null ? "" : `first step after ${duration(began)}`);
 
 /**
  * Return the status of the cell: running, finished, or the ranks that failed.

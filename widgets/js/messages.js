@@ -9,7 +9,7 @@
 /** @typedef {number | string | null} Logged values that are not finite are sent as text */
 /** @typedef {[rank: number, stream: string, text: string]} Line */
 /** @typedef {(number | null)[]} Column one value per rank */
-/** @typedef {{ t: number[], y: Record<string, Column[]> }} Curves columns of each curve at the times `t`, in seconds */
+/** @typedef {{ t: number[], step: number[], y: Record<string, Column[]> }} Curves columns of each curve at the times `t`, in seconds, and optimizer steps */
 /** @typedef {[t: number, kind: string, label: string]} Mark see widgets/board.py */
 /** @typedef {[times: number, share: number]} Slow a straggler's own time as a multiple of the others', their share of time spent waiting */
 
@@ -38,6 +38,7 @@
  * @typedef {object} Head Figures: all of them, or the changed ones
  * @property {number} seq
  * @property {number} t
+ * @property {number | null} began seconds at the first optimizer step
  * @property {string[]} names names of logged values
  * @property {number} unnamed how many more names there are
  * @property {Record<string, Slow>} slow

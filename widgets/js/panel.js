@@ -1,6 +1,6 @@
 /** The panel of one cell: status, figures, charts, table of ranks and output, drawn when the state has changed. */
 
-import { makeChart } from "./charts/chart.js";
+import { makeCharts } from "./charts/charts.js";
 import { makeMarks } from "./charts/marks.js";
 import { readTheme } from "./colours.js";
 import { h, setVisible } from "./dom.js";
@@ -8,11 +8,10 @@ import { makeFigures } from "./figures.js";
 import { makeHead } from "./head.js";
 import { makeLanes } from "./lanes/view.js";
 import { makeLimits } from "./limits.js";
-import { LOG, RATES, ROW } from "./messages.js";
+import { ROW } from "./messages.js";
 import { makeOutput } from "./output.js";
 import { makeTable } from "./ranks/table.js";
 
-/** @import {Chart} from "./charts/chart.js" */
 /** @import {Theme} from "./colours.js" */
 /** @import {Snapshot} from "./messages.js" */
 /** @import {Store} from "./store.js" */
@@ -127,65 +126,4 @@ export function makePanel(store, el, signal) {
     charts.destroy();
     root.remove();
   });
-}
-
-/**
- * @param {() => Theme} theme
- * @param {() => void} changed called when another curve is picked
- * @param {(index: number) => void} onPick called with the index of a picked rank, in the heat map of many ranks
- */
-function makeCharts(theme, changed, onPick) {
-  const key = `hvd-${Math.random()}`;
-  const logged = makeChart("Logged value", theme, key, onPick);
-  const rates = makeChart("Rate", theme, key, onPick);
-  const both = [logged, rates];
-  let one = -1; // index of the picked rank
-  const root = h("div", { class: "hvd-charts" }, logged.root, rates.root);
-  /**
-   * @param {Chart} chart
-   * @param {Snapshot} state
-   * @param {string[]} names
-   * @param {string} standard
-   */
-  function update(chart, state, names, standard) {
-    setVisible(chart.root, names.length > 0);
-    if (names.length && !root.hidden) chart.draw(state, names, standard, one, changed);
-  }
-  return {
-    root,
-    /**
-     * Return whether there is any curve; a cell without communication and logged values has no charts.
-     *
-     * @param {Snapshot} state
-     * @param {number | null} picked
-     */
-    update(state, picked) {
-      one = picked === null ? -1 : state.ranks.indexOf(picked);
-      const { names, curves } = state;
-      const moved = RATES.filter((rate) => (curves.y[rate] ?? []).some((column) => column.some((v) => v && v > 0)));
-      const active = names.length + moved.length > 0;
-      setVisible(root, active && curves.t.length > 1);
-      update(
-        logged,
-        state,
-        names.map((name) => LOG + name),
-        LOG + (names.find((name) => /loss/i.test(name)) ?? names[0]),
-      );
-      update(rates, state, moved, moved[0]);
-      return active;
-    },
-    /** @param {number} index the rank with highlighted lines, -1 for none */
-    focus(index) {
-      for (const chart of both) chart.focus(index);
-    },
-    fit() {
-      for (const chart of both) chart.fit();
-    },
-    redraw() {
-      for (const chart of both) chart.redraw();
-    },
-    destroy() {
-      for (const chart of both) chart.destroy();
-    },
-  };
 }

@@ -124,6 +124,7 @@ function mergeColumns(curves, few) {
   const merged = (columns, join) =>
     curves.t.map((_when, i) => columns[2 * i].map((value, rank) => join(value, columns[2 * i + 1][rank])));
   curves.t = curves.t.filter((_when, i) => i % 2 === 1);
+  curves.step = curves.step.filter((_step, i) => i % 2 === 1);
   const before = curves.y;
   curves.y = {};
   for (const [name, columns] of Object.entries(before)) {
@@ -159,4 +160,5 @@ function appendColumns(curves, fresh, ranks) {
   for (const name of Object.keys(fresh.y)) curves.y[name] ??= curves.t.map(gap);
   for (const name of Object.keys(curves.y)) curves.y[name].push(...(fresh.y[name] ?? fresh.t.map(gap)).slice(from));
   curves.t.push(...fresh.t.slice(from));
+  curves.step.push(...fresh.step.slice(from));
 }

@@ -202,6 +202,7 @@ function mergeColumns(curves, few) {
   const greatest = (a, b) => a === null || b === null ? a ?? b : Math.max(a, b);
   const merged = (columns, join) => curves.t.map((_when, i) => columns[2 * i].map((value, rank) => join(value, columns[2 * i + 1][rank])));
   curves.t = curves.t.filter((_when, i) => i % 2 === 1);
+  curves.step = curves.step.filter((_step, i) => i % 2 === 1);
   const before = curves.y;
   curves.y = {};
   for (const [name, columns] of Object.entries(before)) {
@@ -221,6 +222,7 @@ function appendColumns(curves, fresh, ranks) {
   for (const name of Object.keys(fresh.y)) curves.y[name] ??= curves.t.map(gap);
   for (const name of Object.keys(curves.y)) curves.y[name].push(...(fresh.y[name] ?? fresh.t.map(gap)).slice(from));
   curves.t.push(...fresh.t.slice(from));
+  curves.step.push(...fresh.step.slice(from));
 }
 
 // widgets/js/units.js
@@ -297,7 +299,7 @@ function readTheme(root) {
 var HEIGHT = 148;
 var MANY = 8;
 var MINUTE = 60;
-function plotOptions(theme, sync, fromZero, ranks) {
+function plotOptions(theme, sync, bySteps, fromZero, ranks) {
   const axis = {
     stroke: () => theme().soft,
     font: theme().font,
@@ -330,13 +332,14 @@ function plotOptions(theme, sync, fromZero, ranks) {
     scales: { x: { time: false }, y: { range: (_plot, low, high) => axisRange(low, high, fromZero()) } },
     cursor: { sync: { key: sync }, points: { show: false }, drag: { x: false, y: false }, y: false },
     axes: [
-      { ...axis, size: 22, gap: 4, space: 60, values: (_plot, ticks) => ticks.map(timeTick) },
+      { ...axis, size: 22, gap: 4, space: 60, values: (_plot, ticks) => ticks.map(bySteps() ? stepTick : timeTick) },
       { ...axis, size: 46, gap: 6, space: 28, values: (_plot, ticks) => ticks.map(tick) }
     ],
     series: [{}, ...lines, ...ends],
     bands
   };
 }
+var stepTick = (step) => Number.isInteger(step) ? grouped(step) : "";
 var timeTick = (seconds) => seconds < MINUTE ? `${seconds} s` : duration(seconds);
 function axisRange(low, high, fromZero) {
   if (low === null || high === null) return [0, 1];
@@ -393,6 +396,54 @@ function pixelsOf(columns, ranks, range) {
   return new Uint8ClampedArray(pixels.buffer);
 }
 
+// widgets/js/charts/xaxis.js
+var PAIR = 2;
+var hasSteps = ({ curves }) => new Set(curves.step.filter((step) => step > 0)).size >= PAIR;
+function viewOf(state, byTime) {
+  const { curves, marks } = state;
+  if (!hasSteps(state)) return { ...state, bySteps: false };
+  const first = curves.step.findIndex((step) => step > 0);
+  if (byTime) return { ...state, curves: sliced(curves, first), bySteps: false };
+  const columns = /* @__PURE__ */ new Map();
+  for (const [i, step] of curves.step.entries()) {
+    if (step > 0) columns.set(step, [...columns.get(step) ?? [], i]);
+  }
+  const x = [...columns.keys()];
+  const y = {};
+  for (const [name, all] of Object.entries(curves.y)) {
+    y[name] = [...columns.values()].map(
+      (group) => joined(
+        name,
+        group.map((i) => all[i])
+      )
+    );
+  }
+  return {
+    ...state,
+    curves: { t: x, step: x, y },
+    marks: marks.flatMap((mark) => markAt(mark, curves)),
+    bySteps: true
+  };
+}
+function sliced(curves, first) {
+  const y = Object.fromEntries(Object.entries(curves.y).map(([name, columns]) => [name, columns.slice(first)]));
+  return { t: curves.t.slice(first), step: curves.step.slice(first), y };
+}
+function joined(name, columns) {
+  const join = name.startsWith(LOW) ? Math.min : name.startsWith(HIGH) ? Math.max : null;
+  if (!join) return columns[columns.length - 1];
+  return columns[0].map((_value, rank) => {
+    const present = columns.map((column) => column[rank]).filter((value) => value !== null);
+    return present.length ? join(...present) : null;
+  });
+}
+function markAt(mark, { t, step }) {
+  const after = t.findIndex((when) => when > mark[MARK.t]);
+  const at = step[(after < 0 ? t.length : after) - 1] ?? 0;
+  return at > 0 ? [[at, mark[MARK.kind], mark[MARK.label]]] : [];
+}
+var placeOf = (x, bySteps) => bySteps ? `step ${grouped(x)}` : duration(x);
+
 // widgets/js/charts/heat.js
 var LEFT = 46;
 var BOTTOM = 22;
@@ -401,7 +452,7 @@ function makeHeat(theme, onPick, readout) {
   const hint = "a row for each rank; click one, or choose it with the arrow keys and Enter, for its curve";
   const canvas = h("canvas", { class: "hvd-heat", tabindex: "0", role: "img", title: hint });
   const small = document.createElement("canvas");
-  let shown = { t: [], columns: [], ranks: [], marks: [] };
+  let shown = { t: [], columns: [], ranks: [], marks: [], bySteps: false };
   let chosen = 0;
   let painted = "";
   let wide = 0;
@@ -437,9 +488,9 @@ function makeHeat(theme, onPick, readout) {
     for (const i of [0, ranks.length - 1])
       context.fillText(String(ranks[i]), LEFT - 8, y(i) + rowHeight() / 2 + (i ? -4 : 4));
     context.textAlign = "left";
-    context.fillText(duration(t[0]), LEFT, tall - 9);
+    context.fillText(placeOf(t[0], shown.bySteps), LEFT, tall - 9);
     context.textAlign = "right";
-    context.fillText(duration(t[t.length - 1]), wide - 12, tall - 9);
+    context.fillText(placeOf(t[t.length - 1], shown.bySteps), wide - 12, tall - 9);
     if (range) scale(context, range, tall);
     if (canvas.matches(":focus-visible")) {
       context.strokeStyle = theme().ink;
@@ -462,7 +513,7 @@ function makeHeat(theme, onPick, readout) {
   const rowAt = (event) => Math.floor((event.clientY - canvas.getBoundingClientRect().top - TOP) / rowHeight());
   function showValue(index, column) {
     const value = shown.columns[column]?.[index];
-    const text = shown.ranks[index] === void 0 || value === void 0 ? "" : `${duration(shown.t[column])}   rank ${shown.ranks[index]}   ${metric(value)}`;
+    const text = shown.ranks[index] === void 0 || value === void 0 ? "" : `${placeOf(shown.t[column], shown.bySteps)}   rank ${shown.ranks[index]}   ${metric(value)}`;
     setText(readout, text);
   }
   canvas.addEventListener("pointermove", (event) => {
@@ -568,6 +619,7 @@ function makeChart(label, theme, sync, onPick) {
   let picked = "";
   let shown = "";
   let ranks = 0;
+  let bySteps = false;
   let marks = [];
   let plot = null;
   function fit() {
@@ -578,12 +630,18 @@ function makeChart(label, theme, sync, onPick) {
   function makePlot(count) {
     plot?.destroy();
     ranks = count;
-    const options = plotOptions(theme, sync, () => RATES.includes(shown), count);
+    const options = plotOptions(
+      theme,
+      sync,
+      () => bySteps,
+      () => RATES.includes(shown),
+      count
+    );
     plot = new uPlot(
       {
         ...options,
         hooks: {
-          setCursor: [(drawn2) => setText(readout, readoutOf(drawn2) || legend)],
+          setCursor: [(drawn2) => setText(readout, readoutOf(drawn2, bySteps) || legend)],
           draw: [(drawn2) => drawMarks(drawn2, marks, theme())]
         }
       },
@@ -606,20 +664,24 @@ function makeChart(label, theme, sync, onPick) {
     const ends = one < 0 ? rangesOf(state, columns, shown) : [];
     const drawn2 = plot && ranks === lines.length ? plot : makePlot(lines.length);
     marks = state.marks;
+    bySteps = state.bySteps;
     legend = one < 0 ? "" : `rank ${state.ranks[one]}, and the mean of ${state.ranks.length}`;
     const none = columns.map(() => null);
     drawn2.setData([state.curves.t, ...lines, ...ends.length ? ends : lines.flatMap(() => [none, none])]);
     if (legend && (drawn2.cursor.idx ?? null) === null) setText(readout, legend);
     const last = lines.map((line) => metric(line.at(-1))).join(", ");
     const whose = legend || `${state.ranks.length} ranks`;
-    canvas.setAttribute("aria-label", `${titleOf(shown)} of ${whose} over time; last values ${last}`);
+    canvas.setAttribute(
+      "aria-label",
+      `${titleOf(shown)} of ${whose} over ${bySteps ? "steps" : "time"}; last values ${last}`
+    );
   }
   return {
     root,
     /**
      * Draw the picked curve, or the standard one.
      *
-     * @param {Snapshot} state
+     * @param {View} state
      * @param {string[]} names
      * @param {string} standard
      * @param {number} one index of the picked rank, -1 for none
@@ -632,8 +694,9 @@ function makeChart(label, theme, sync, onPick) {
       setVisible(heat.root, many && one < 0);
       setVisible(canvas, !many || one >= 0);
       if (many && one < 0) {
-        const label2 = `${titleOf(shown)} of ${state.ranks.length} ranks over time`;
-        heat.draw({ t: state.curves.t, columns, ranks: state.ranks, marks: state.marks }, label2);
+        const label2 = `${titleOf(shown)} of ${state.ranks.length} ranks over ${state.bySteps ? "steps" : "time"}`;
+        const { ranks: ranks2, marks: marks2, bySteps: bySteps2 } = state;
+        heat.draw({ t: state.curves.t, columns, ranks: ranks2, marks: marks2, bySteps: bySteps2 }, label2);
       } else drawLines(state, columns, many ? one : -1);
       if (names.length !== tabs.children.length) tabs.replaceChildren(...names.map((name) => makeTab(name, changed)));
       for (const [i, tab] of [...tabs.children].entries()) tab.setAttribute("aria-pressed", String(names[i] === shown));
@@ -665,12 +728,72 @@ function rangesOf({ curves, ranks }, columns, name) {
   return ranks.flatMap((_rank, i) => ends.map((end) => end.map((column) => column[i])));
 }
 var titleOf = (name) => name.startsWith(LOG) ? name.slice(LOG.length) : name;
-function readoutOf({ cursor: { idx }, data: [times, ...curves] }) {
+function readoutOf({ cursor: { idx }, data: [places, ...curves] }, bySteps) {
   if (idx === null || idx === void 0) return "";
   const values = curves.map((curve) => curve[idx]).filter((value) => value !== null && value !== void 0);
   if (!values.length) return "";
   const [low, high] = [Math.min(...values), Math.max(...values)];
-  return `${duration(times[idx])}   ${low === high ? metric(low) : `${metric(low)} … ${metric(high)}`}`;
+  return `${placeOf(places[idx], bySteps)}   ${low === high ? metric(low) : `${metric(low)} … ${metric(high)}`}`;
+}
+
+// widgets/js/charts/charts.js
+function makeCharts(theme, changed, onPick) {
+  const key = `hvd-${Math.random()}`;
+  const logged = makeChart("Logged value", theme, key, onPick);
+  const rates = makeChart("Rate", theme, key, onPick);
+  const both = [logged, rates];
+  let one = -1;
+  let byTime = false;
+  const axis = h("button", { type: "button", class: "hvd-tab hvd-axis", hidden: "" });
+  axis.addEventListener("click", () => {
+    byTime = !byTime;
+    changed();
+  });
+  const root = h("div", { class: "hvd-charts" }, logged.root, rates.root, axis);
+  function update(chart, state, names, standard) {
+    setVisible(chart.root, names.length > 0);
+    if (names.length && !root.hidden) chart.draw(state, names, standard, one, changed);
+  }
+  return {
+    root,
+    /**
+     * Return whether there is any curve; a cell without communication and logged values has no charts.
+     *
+     * @param {Snapshot} state
+     * @param {number | null} picked
+     */
+    update(state, picked) {
+      one = picked === null ? -1 : state.ranks.indexOf(picked);
+      const { names, curves } = state;
+      const moved = RATES.filter((rate2) => (curves.y[rate2] ?? []).some((column) => column.some((v) => v && v > 0)));
+      const active = names.length + moved.length > 0;
+      setVisible(root, active && curves.t.length > 1);
+      setVisible(axis, hasSteps(state));
+      setText(axis, byTime ? "over time: show steps" : "over steps: show time");
+      const view = viewOf(state, byTime);
+      update(
+        logged,
+        view,
+        names.map((name) => LOG + name),
+        LOG + (names.find((name) => /loss/i.test(name)) ?? names[0])
+      );
+      update(rates, view, moved, moved[0]);
+      return active;
+    },
+    /** @param {number} index the rank with highlighted lines, -1 for none */
+    focus(index) {
+      for (const chart of both) chart.focus(index);
+    },
+    fit() {
+      for (const chart of both) chart.fit();
+    },
+    redraw() {
+      for (const chart of both) chart.redraw();
+    },
+    destroy() {
+      for (const chart of both) chart.destroy();
+    }
+  };
 }
 
 // widgets/js/definitions.js
@@ -736,10 +859,7 @@ function makeHead(resize) {
       setText(title, state.title);
       setText(status, text);
       setText(clock, duration(state.t));
-      setText(
-        note,
-        [state.finished ? `means over the ${state.totals.step ? "training" : "cell"}` : "", unnamed].filter(Boolean).join(" · ")
-      );
+      setText(note, [meansOf(state), beganOf(state), unnamed].filter(Boolean).join(" · "));
       setText(wait, state.lost ? "" : state.wait);
       setVisible(wait, state.wait !== "" && !state.lost);
       size2.update(state.finished || state.lost ? null : state.size);
@@ -747,6 +867,8 @@ function makeHead(resize) {
     }
   };
 }
+var meansOf = ({ finished, totals }) => finished ? `means over the ${totals.step ? "training" : "cell"}` : "";
+var beganOf = ({ began }) => began === null ? "" : `first step after ${duration(began)}`;
 function statusOf({ finished, lost, ranks, rows }) {
   if (lost) return { text: RESTARTED, kind: "bad" };
   if (!finished) return { text: "running", kind: "live" };
@@ -1361,11 +1483,11 @@ function lineOf(ranks, [rank, stream, text], kind = "hvd-line") {
 
 // widgets/js/ranks/columns.js
 var whole = (value, unit) => missing(value) ? "" : `${Math.round(value)} ${unit}`;
-var joined = (...texts) => texts.filter(Boolean).join(", ") || NONE;
+var joined2 = (...texts) => texts.filter(Boolean).join(", ") || NONE;
 var GPU_COLUMNS = [
-  ["GPU", (gpu) => joined(whole(gpu[GPU.util], "%")), GPU.util],
+  ["GPU", (gpu) => joined2(whole(gpu[GPU.util], "%")), GPU.util],
   ["GPU memory", (gpu) => size(gpu[GPU.memory]), GPU.memory],
-  ["power", (gpu) => joined(whole(gpu[GPU.power], "W"), whole(gpu[GPU.temperature], "°C")), GPU.power],
+  ["power", (gpu) => joined2(whole(gpu[GPU.power], "W"), whole(gpu[GPU.temperature], "°C")), GPU.power],
   ["NVLink", (gpu) => rate(gpu[GPU.nvlinkTx], gpu[GPU.nvlinkRx]), GPU.nvlinkTx],
   ["PCIe", (gpu) => rate(gpu[GPU.pcieTx], gpu[GPU.pcieRx]), GPU.pcieTx]
 ];
@@ -1377,7 +1499,7 @@ function columnsOf({ names, rows }) {
     { head: "samples/s", text: (row) => number(row[ROW.speed]) },
     { head: "comm %", text: (row) => percent(row[ROW.comm]), bar: true },
     { head: "bus GB/s", text: (row) => number(row[ROW.bus]) },
-    { head: "CPU", text: (row) => joined(whole(row[ROW.cpu], "%")) },
+    { head: "CPU", text: (row) => joined2(whole(row[ROW.cpu], "%")) },
     { head: "memory", text: (row) => size(row[ROW.rss]) },
     ...GPU_COLUMNS.filter(([, , figure]) => gpus.some((gpu) => !missing(gpu[figure]))).map(([head, text]) => ({
       head,
@@ -1600,55 +1722,6 @@ function makePanel(store, el, signal) {
     charts.destroy();
     root.remove();
   });
-}
-function makeCharts(theme, changed, onPick) {
-  const key = `hvd-${Math.random()}`;
-  const logged = makeChart("Logged value", theme, key, onPick);
-  const rates = makeChart("Rate", theme, key, onPick);
-  const both = [logged, rates];
-  let one = -1;
-  const root = h("div", { class: "hvd-charts" }, logged.root, rates.root);
-  function update(chart, state, names, standard) {
-    setVisible(chart.root, names.length > 0);
-    if (names.length && !root.hidden) chart.draw(state, names, standard, one, changed);
-  }
-  return {
-    root,
-    /**
-     * Return whether there is any curve; a cell without communication and logged values has no charts.
-     *
-     * @param {Snapshot} state
-     * @param {number | null} picked
-     */
-    update(state, picked) {
-      one = picked === null ? -1 : state.ranks.indexOf(picked);
-      const { names, curves } = state;
-      const moved = RATES.filter((rate2) => (curves.y[rate2] ?? []).some((column) => column.some((v) => v && v > 0)));
-      const active = names.length + moved.length > 0;
-      setVisible(root, active && curves.t.length > 1);
-      update(
-        logged,
-        state,
-        names.map((name) => LOG + name),
-        LOG + (names.find((name) => /loss/i.test(name)) ?? names[0])
-      );
-      update(rates, state, moved, moved[0]);
-      return active;
-    },
-    /** @param {number} index the rank with highlighted lines, -1 for none */
-    focus(index) {
-      for (const chart of both) chart.focus(index);
-    },
-    fit() {
-      for (const chart of both) chart.fit();
-    },
-    redraw() {
-      for (const chart of both) chart.redraw();
-    },
-    destroy() {
-      for (const chart of both) chart.destroy();
-    }
-  };
 }
 
 // widgets/js/dashboard.js

@@ -22,7 +22,7 @@ const snapshot = (seq, more = {}) => ({
   title: "cell 1",
   ranks: [0, 1],
   finished: false,
-  curves: { t: [], y: {} },
+  curves: { t: [], step: [], y: {} },
   log: [],
   lines: 0,
   open: [],
@@ -116,6 +116,7 @@ test("the end of a store takes its listeners away", () => {
 test("columns and lines that a snapshot has are not appended again", () => {
   const curves = {
     t: [0, 1],
+    step: [0, 3],
     y: {
       "samples/s": [
         [1, 2],
@@ -126,6 +127,7 @@ test("columns and lines that a snapshot has are not appended again", () => {
   const state = snapshot(5, { curves, log: [[0, "stdout", "a"]], lines: 1 });
   const fresh = {
     t: [1, 2],
+    step: [3, 8],
     y: {
       "samples/s": [
         [3, 4],
@@ -144,6 +146,7 @@ test("columns and lines that a snapshot has are not appended again", () => {
   applyIncrement(state, head(6, { curves: fresh, log, lines: 2, open: [[1, "stdout", "c"]] }));
   assert.deepEqual(state.curves, {
     t: [0, 1, 2],
+    step: [0, 3, 8],
     y: {
       "samples/s": [
         [1, 2],
@@ -161,9 +164,9 @@ test("columns and lines that a snapshot has are not appended again", () => {
 });
 
 test("a curve that an increment lacks has a gap, and the last 200 lines are kept", () => {
-  const state = snapshot(1, { curves: { t: [0], y: { "log:loss": [[1, 2]] } } });
+  const state = snapshot(1, { curves: { t: [0], step: [0], y: { "log:loss": [[1, 2]] } } });
   const log = Array.from({ length: 250 }, (_, i) => [0, "stdout", String(i)]);
-  applyIncrement(state, head(2, { curves: { t: [1], y: {} }, log, lines: 250 }));
+  applyIncrement(state, head(2, { curves: { t: [1], step: [0], y: {} }, log, lines: 250 }));
   assert.deepEqual(state.curves.y, {
     "log:loss": [
       [1, 2],

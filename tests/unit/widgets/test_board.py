@@ -210,7 +210,7 @@ def test_unchanged_values_are_not_sent() -> None:
     feed(board, clock, 0, 2)
     board.increment()
     feed(board, clock, 1, 2)
-    assert set(board.increment()[0]) == {"seq", "rows", "t", "totals", "curves"}
+    assert set(board.increment()[0]) == {"seq", "rows", "t", "began", "totals", "curves"}
     assert set(board.increment()[0]) == {"seq", "rows", "t"}
 
 

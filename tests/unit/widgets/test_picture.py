@@ -50,7 +50,7 @@ def test_picture_has_final_numbers_of_ranks_and_totals() -> None:
     assert said.count("300 MB") == 4
     assert said.count("0.06667") >= 5  # the loss: four ranks, and their mean
     assert [w for w in said if w in {"0", "1", "2", "3"}][-4:] == ["0", "1", "2", "3"]
-    assert "finished · means over the training · 5.8 s" in said
+    assert "finished · means over the training · first step after 0.2 s · 5.8 s" in said
 
 
 def test_marks_are_lines_with_labels_that_do_not_overlap() -> None:
@@ -73,6 +73,20 @@ def test_marks_are_lines_with_labels_that_do_not_overlap() -> None:
     assert len(lines) == 2
     places = [(e.get("x"), e.get("y")) for e in ET.fromstring(svg).iter(f"{SVG}text") if "rank 1" in (e.text or "")]
     assert len({y for _, y in places}) == 2, "one below the other"
+
+
+def test_curves_begin_at_the_first_step() -> None:
+    """23 s of imports were a flat line, and the training one tick at the right edge."""
+    now = [0.0]
+    made = Board(range(2), "cell 1", lambda: now[0])
+    for i in range(130):
+        now[0] = i * 0.2
+        for rank in range(2):
+            made.feed(MetricsSample(rank, now[0], "compute", step=max(0, i - 115) * 2, logged={"loss": 1.0}))
+    made.finish({})
+    said = words(render(made.snapshot()))
+    assert ("step 2" in said, "step 28" in said, "0.0 s" in said) == (True, True, False)
+    assert "finished · means over the training · first step after 23.2 s · 25.8 s" in said
 
 
 def test_limit_of_the_run_is_between_figures_and_charts() -> None:

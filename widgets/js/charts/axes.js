@@ -1,7 +1,7 @@
 /** Axes and lines of a chart, as options of uPlot; the range of its vertical axis. */
 
 import { rankColour } from "../colours.js";
-import { duration, tick } from "../units.js";
+import { duration, grouped, tick } from "../units.js";
 
 /** @import {Theme} from "../colours.js" */
 
@@ -12,11 +12,12 @@ const MINUTE = 60;
 /**
  * @param {() => Theme} theme
  * @param {string} sync charts of the same key show their cursor at the same time
+ * @param {() => boolean} bySteps whether the horizontal axis has steps, not seconds
  * @param {() => boolean} fromZero whether the vertical axis begins at zero
  * @param {number} ranks the number of lines; each has a band, from the least to the greatest value of a column
  * @returns {uPlot.Options}
  */
-export function plotOptions(theme, sync, fromZero, ranks) {
+export function plotOptions(theme, sync, bySteps, fromZero, ranks) {
   const axis = {
     stroke: () => theme().soft,
     font: theme().font,
@@ -46,13 +47,16 @@ export function plotOptions(theme, sync, fromZero, ranks) {
     scales: { x: { time: false }, y: { range: (_plot, low, high) => axisRange(low, high, fromZero()) } },
     cursor: { sync: { key: sync }, points: { show: false }, drag: { x: false, y: false }, y: false },
     axes: [
-      { ...axis, size: 22, gap: 4, space: 60, values: (_plot, ticks) => ticks.map(timeTick) },
+      { ...axis, size: 22, gap: 4, space: 60, values: (_plot, ticks) => ticks.map(bySteps() ? stepTick : timeTick) },
       { ...axis, size: 46, gap: 6, space: 28, values: (_plot, ticks) => ticks.map(tick) },
     ],
     series: [{}, ...lines, ...ends],
     bands,
   };
 }
+
+/** @param {number} step */
+const stepTick = (step) => (Number.isInteger(step) ? grouped(step) : "");
 
 /** @param {number} seconds */
 const timeTick = (seconds) => (seconds < MINUTE ? `${seconds} s` : duration(seconds));

@@ -3,13 +3,15 @@
 import { h, setText, setVisible } from "../dom.js";
 import { FEW, HIGH, LOG, LOW, RATES } from "../messages.js";
 import { endsOf } from "../store.js";
-import { duration, metric } from "../units.js";
+import { metric } from "../units.js";
 import { HEIGHT, plotOptions } from "./axes.js";
 import { makeHeat } from "./heat.js";
 import { drawMarks } from "./marks.js";
+import { placeOf } from "./xaxis.js";
 
 /** @import {Theme} from "../colours.js" */
 /** @import {Column, Mark, Snapshot} from "../messages.js" */
+/** @import {View} from "./xaxis.js" */
 /** @typedef {ReturnType<typeof makeChart>} Chart */
 
 /**
@@ -29,6 +31,7 @@ export function makeChart(label, theme, sync, onPick) {
   let picked = "";
   let shown = "";
   let ranks = 0;
+  let bySteps = false;
   /** @type {Mark[]} */
   let marks = [];
   /** @type {uPlot | null} */
@@ -43,12 +46,18 @@ export function makeChart(label, theme, sync, onPick) {
   function makePlot(count) {
     plot?.destroy();
     ranks = count;
-    const options = plotOptions(theme, sync, () => RATES.includes(shown), count);
+    const options = plotOptions(
+      theme,
+      sync,
+      () => bySteps,
+      () => RATES.includes(shown),
+      count,
+    );
     plot = new uPlot(
       {
         ...options,
         hooks: {
-          setCursor: [(drawn) => setText(readout, readoutOf(drawn) || legend)],
+          setCursor: [(drawn) => setText(readout, readoutOf(drawn, bySteps) || legend)],
           draw: [(drawn) => drawMarks(drawn, marks, theme())],
         },
       },
@@ -73,7 +82,7 @@ export function makeChart(label, theme, sync, onPick) {
   /**
    * Draw a line for each rank, or a line of one rank and a line of the mean of all.
    *
-   * @param {Snapshot} state
+   * @param {View} state
    * @param {Column[]} columns
    * @param {number} one
    */
@@ -83,20 +92,24 @@ export function makeChart(label, theme, sync, onPick) {
     const ends = one < 0 ? rangesOf(state, columns, shown) : [];
     const drawn = plot && ranks === lines.length ? plot : makePlot(lines.length);
     marks = state.marks;
+    bySteps = state.bySteps;
     legend = one < 0 ? "" : `rank ${state.ranks[one]}, and the mean of ${state.ranks.length}`;
     const none = columns.map(() => null);
     drawn.setData([state.curves.t, ...lines, ...(ends.length ? ends : lines.flatMap(() => [none, none]))]);
     if (legend && (drawn.cursor.idx ?? null) === null) setText(readout, legend);
     const last = lines.map((line) => metric(line.at(-1))).join(", ");
     const whose = legend || `${state.ranks.length} ranks`;
-    canvas.setAttribute("aria-label", `${titleOf(shown)} of ${whose} over time; last values ${last}`);
+    canvas.setAttribute(
+      "aria-label",
+      `${titleOf(shown)} of ${whose} over ${bySteps ? "steps" : "time"}; last values ${last}`,
+    );
   }
   return {
     root,
     /**
      * Draw the picked curve, or the standard one.
      *
-     * @param {Snapshot} state
+     * @param {View} state
      * @param {string[]} names
      * @param {string} standard
      * @param {number} one index of the picked rank, -1 for none
@@ -109,8 +122,9 @@ export function makeChart(label, theme, sync, onPick) {
       setVisible(heat.root, many && one < 0);
       setVisible(canvas, !many || one >= 0);
       if (many && one < 0) {
-        const label = `${titleOf(shown)} of ${state.ranks.length} ranks over time`;
-        heat.draw({ t: state.curves.t, columns, ranks: state.ranks, marks: state.marks }, label);
+        const label = `${titleOf(shown)} of ${state.ranks.length} ranks over ${state.bySteps ? "steps" : "time"}`;
+        const { ranks, marks, bySteps } = state;
+        heat.draw({ t: state.curves.t, columns, ranks, marks, bySteps }, label);
       } else drawLines(state, columns, many ? one : -1);
       if (names.length !== tabs.children.length) tabs.replaceChildren(...names.map((name) => makeTab(name, changed)));
       for (const [i, tab] of [...tabs.children].entries()) tab.setAttribute("aria-pressed", String(names[i] === shown));
@@ -164,11 +178,12 @@ const titleOf = (name) => (name.startsWith(LOG) ? name.slice(LOG.length) : name)
  * Return the values at the cursor, as text.
  *
  * @param {Pick<uPlot, "cursor" | "data">} plot
+ * @param {boolean} bySteps
  */
-export function readoutOf({ cursor: { idx }, data: [times, ...curves] }) {
+export function readoutOf({ cursor: { idx }, data: [places, ...curves] }, bySteps) {
   if (idx === null || idx === undefined) return "";
   const values = curves.map((curve) => curve[idx]).filter((value) => value !== null && value !== undefined);
   if (!values.length) return "";
   const [low, high] = [Math.min(...values), Math.max(...values)];
-  return `${duration(times[idx])}   ${low === high ? metric(low) : `${metric(low)} … ${metric(high)}`}`;
+  return `${placeOf(places[idx], bySteps)}   ${low === high ? metric(low) : `${metric(low)} … ${metric(high)}`}`;
 }

@@ -3,9 +3,10 @@
 import { markColour } from "../colours.js";
 import { h, setText } from "../dom.js";
 import { MARK } from "../messages.js";
-import { duration, metric } from "../units.js";
+import { metric } from "../units.js";
 import { HEIGHT } from "./axes.js";
 import { pixelsOf, rangeOf, STOPS } from "./pixels.js";
+import { placeOf } from "./xaxis.js";
 
 /** @import {Theme} from "../colours.js" */
 /** @import {Column, Mark} from "../messages.js" */
@@ -14,7 +15,7 @@ const LEFT = 46; // pixels, as wide as the axis of line charts
 const BOTTOM = 22;
 const TOP = 4;
 
-/** @typedef {{ t: number[], columns: Column[], ranks: number[], marks: Mark[] }} Shown */
+/** @typedef {{ t: number[], columns: Column[], ranks: number[], marks: Mark[], bySteps: boolean }} Shown */
 
 /**
  * @param {() => Theme} theme
@@ -26,7 +27,7 @@ export function makeHeat(theme, onPick, readout) {
   const canvas = h("canvas", { class: "hvd-heat", tabindex: "0", role: "img", title: hint });
   const small = document.createElement("canvas");
   /** @type {Shown} */
-  let shown = { t: [], columns: [], ranks: [], marks: [] };
+  let shown = { t: [], columns: [], ranks: [], marks: [], bySteps: false };
   let chosen = 0;
   let painted = ""; // key of the painted state
   let wide = 0; // cached: reading a width after a change of the page forces a layout
@@ -60,9 +61,9 @@ export function makeHeat(theme, onPick, readout) {
     for (const i of [0, ranks.length - 1])
       context.fillText(String(ranks[i]), LEFT - 8, y(i) + rowHeight() / 2 + (i ? -4 : 4));
     context.textAlign = "left";
-    context.fillText(duration(t[0]), LEFT, tall - 9);
+    context.fillText(placeOf(t[0], shown.bySteps), LEFT, tall - 9);
     context.textAlign = "right";
-    context.fillText(duration(t[t.length - 1]), wide - 12, tall - 9);
+    context.fillText(placeOf(t[t.length - 1], shown.bySteps), wide - 12, tall - 9);
     if (range) scale(context, range, tall);
     if (canvas.matches(":focus-visible")) {
       context.strokeStyle = theme().ink;
@@ -96,7 +97,7 @@ export function makeHeat(theme, onPick, readout) {
     const text =
       shown.ranks[index] === undefined || value === undefined
         ? ""
-        : `${duration(shown.t[column])}   rank ${shown.ranks[index]}   ${metric(value)}`;
+        : `${placeOf(shown.t[column], shown.bySteps)}   rank ${shown.ranks[index]}   ${metric(value)}`;
     setText(readout, text);
   }
   canvas.addEventListener("pointermove", (event) => {
