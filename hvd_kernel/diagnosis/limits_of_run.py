@@ -67,7 +67,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Communication:
-    """The communication of a run: the figures that its sentences and the panel's head show; None: there is none."""
+    """The communication of a run: the figures that its sentences and the panel's head show; None: no operations."""
 
     exposed: float | None = None  # share of the time
     overlapped: float | None = None  # share of the time, mean of the ranks
