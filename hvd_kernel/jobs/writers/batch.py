@@ -134,7 +134,8 @@ def write_lsf(spec: JobSpec, _options: WriterOptions) -> Written:
     directives = [f"{flag} {word(value, flag.lstrip('-'))}" for flag, value in values.items() if value]
     directives += [*fields, f"-n {shape.size}", f'-R "span[ptile={replica.slots}]"', *_resources(replica, notes, spec)]
     directives += [f"-R {word(text, 'R')}" for text in platform_fields.values(spec, "lsf.R")]
-    body = script_body(spec, [shell_lines.hvdrun(step, interfaces=spec.interfaces) for step in common.steps(spec)])
+    *first, last = (shell_lines.hvdrun(step, interfaces=spec.interfaces) for step in common.steps(spec))
+    body = script_body(spec, [*first, f"exec {checked(last, 'steps')}"])  # LSF's signals reach hvdrun
     comment = common.head(f"{shape.counted('host')}, by LSF", ["  bsub < FILE"], [*losses, *notes])
     head = "".join(f"#BSUB {directive}\n" for directive in directives)
     return Written(f"{shebang(spec)}\n{comment}{head}set -e\n{body}", common.on_one_line(losses))

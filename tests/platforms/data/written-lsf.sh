@@ -15,4 +15,4 @@ set -e
 export NCCL_DEBUG=INFO
 export TRAPS='y $HOME $(A) $$ {{x}} '"'"'"'
 hvdrun python prepare.py
-hvdrun sh -c "python train.py --name 'a b' | tee log"
+exec hvdrun sh -c "python train.py --name 'a b' | tee log"
