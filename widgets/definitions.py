@@ -1,6 +1,6 @@
 """Definitions of the panel's figures: one each, shown as its tooltip (widgets/js/definitions.js has the same table).
 
-docs/notebook.md lists them too; tests compare the three.
+docs/guides/notebook/panel.md lists them too; tests compare the three.
 
 Terms.
   window   while the cell runs, its last ten seconds; afterwards, the time from its first to its last training step, or

@@ -23,7 +23,7 @@ APART = (
     "hvd_kernel: {ranks} train separate models: each has taken {steps} optimizer steps, and they have exchanged "
     "nothing. Wrap the optimizer, `optimizer = hvd.DistributedOptimizer(optimizer)` (MXNet: "
     "`hvd.DistributedTrainer`), and broadcast the parameters first, or use the integration of the library that trains "
-    "(docs/notebook.md). {switch}"
+    "(docs/guides/notebook/panel.md). {switch}"
 )
 DIFFER = (
     "hvd_kernel: the parameters of {ranks} differ since optimizer step {step}, though hvd.DistributedOptimizer reduces "

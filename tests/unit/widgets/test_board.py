@@ -96,7 +96,7 @@ def test_head_and_sentences_have_the_same_figures() -> None:
 
 
 def test_docs_define_each_figure_as_the_panel_does() -> None:
-    docs = (ROOT / "docs" / "notebook.md").read_text()
+    docs = (ROOT / "docs" / "guides" / "notebook" / "panel.md").read_text()
     rows = {name: f"| {name} | {text} |" for name, text in DEFINITIONS.items()}
     assert [name for name, row in rows.items() if row not in docs] == []
 
