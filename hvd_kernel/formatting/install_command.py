@@ -8,8 +8,8 @@ _PLACE = "(in the checkout of hvd_kernel)"
 def install_command(extra: str = "", *options: str) -> str:
     """Return the command; with ``options`` of pip before what is installed.
 
-    Example
-    -------
+    Examples
+    --------
     ::
 
         install_command("torch")  # pip install '.[torch]' (in the checkout of hvd_kernel)

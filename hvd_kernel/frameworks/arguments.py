@@ -12,8 +12,8 @@ def raised_as(make: Callable[[str], ValueError]) -> Iterator[None]:
 
     Derived classes, as NotInitialized and ConfigError, pass unchanged: they have a meaning of their own.
 
-    Example
-    -------
+    Examples
+    --------
     ::
 
         @raised_as(MxnetArgumentError)  # a ValueError and an MXNetError

@@ -101,8 +101,8 @@ def counters() -> dict[str, int]:
 def translated(error: BaseException) -> BaseException:
     """Return this package's error for an error of JAX; the error itself if this package did not raise it.
 
-    Example
-    -------
+    Examples
+    --------
     ::
 
         try:

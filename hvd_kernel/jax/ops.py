@@ -126,8 +126,8 @@ def allreduce(
     HorovodInternalError
         Outside of a program: the calls of the ranks differ (``Mismatch``), or a rank has died.
 
-    Example
-    -------
+    Examples
+    --------
     ::
 
         jax.jit(hvd.allreduce)(jnp.array([1.0, 2.0]) * hvd.rank())   # 2 ranks: [0.5, 1.0]
@@ -256,8 +256,8 @@ def broadcast_parameters(params: Any, root_rank: int = 0, process_set: ProcessSe
     ValueError
         On every rank: the trees have different forms.
 
-    Example
-    -------
+    Examples
+    --------
     ::
 
         params = hvd.broadcast_parameters(params, root_rank=0)

@@ -104,8 +104,8 @@ def value_and_grad(
     op, compression, groups
         As of ``DistributedGradientTransformation``, which is not needed in addition.
 
-    Example
-    -------
+    Examples
+    --------
     ::
 
         loss, grads = jax.jit(hvd.value_and_grad(loss_fn))(params, batch)
@@ -184,8 +184,8 @@ def DistributedGradientTransformation(  # noqa: N802 - a class in Horovod's othe
     ImportError
         optax is not installed.
 
-    Example
-    -------
+    Examples
+    --------
     ::
 
         tx = hvd.DistributedGradientTransformation(optax.sgd(0.1 * hvd.size()))

@@ -46,8 +46,8 @@ def allreduce(
         Both ``average`` and ``op`` are set, or the process set does not exist. On TensorFlow the error is an
         InvalidArgumentError too.
 
-    Example
-    -------
+    Examples
+    --------
     ::
 
         hvd.allreduce(loss, name="loss").numpy()     # 2 ranks with 1.0 and 3.0: 2.0

@@ -62,8 +62,8 @@ def DistributedOptimizer(
     TypeError
         ``optimizer`` is not an optimizer of the Keras in use.
 
-    Example
-    -------
+    Examples
+    --------
     ::
 
         optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01 * hvd.size()))

@@ -35,8 +35,8 @@ def load_model(
     ValueError
         Keras cannot load the file.
 
-    Example
-    -------
+    Examples
+    --------
     ::
 
         model = hvd.load_model("digits.keras")

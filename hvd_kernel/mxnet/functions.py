@@ -32,8 +32,8 @@ def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = N
     HorovodInternalError
         At the next wait for a parameter: the parameters of the ranks differ in shape or type.
 
-    Example
-    -------
+    Examples
+    --------
     ::
 
         hvd.broadcast_parameters(net.collect_params(), root_rank=0)

@@ -116,8 +116,8 @@ def allreduce(
     HorovodInternalError
         At the next wait for the result: the calls of the ranks differ (``Mismatch``), or a rank has died.
 
-    Example
-    -------
+    Examples
+    --------
     ::
 
         hvd.allreduce(mx.nd.array([1.0, 2.0]) * hvd.rank())   # 2 ranks: [0.5, 1.0]

@@ -36,8 +36,8 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
     num_groups
         Number of groups in which the gradients of an update are reduced, each as a whole or not at all; 0: one by one.
 
-    Example
-    -------
+    Examples
+    --------
     ::
 
         optimizer = hvd.DistributedOptimizer(mx.optimizer.SGD(learning_rate=0.1 * hvd.size()))
@@ -177,8 +177,8 @@ class DistributedTrainer(mx.gluon.Trainer):
     ValueError
         A parameter has sparse gradients, or is on several devices of this process.
 
-    Example
-    -------
+    Examples
+    --------
     ::
 
         trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1 * hvd.size()})

@@ -120,8 +120,8 @@ def translated(error: BaseException) -> BaseException:
     BaseException
         A ``HorovodInternalError`` or a class derived from it, with the rank that failed.
 
-    Example
-    -------
+    Examples
+    --------
     ::
 
         try:

@@ -92,8 +92,8 @@ def allgather(
 ) -> Any:
     """Return the rows of all ranks, concatenated; the number of rows may differ. Differentiable.
 
-    Example
-    -------
+    Examples
+    --------
     ::
 
         hvd.allgather(tf.fill([hvd.rank() + 1, 2], hvd.rank()))   # 2 ranks: shape [3, 2]
@@ -227,8 +227,8 @@ def count_samples(number: Any) -> Any:
     tf.errors.InvalidArgumentError
         ``number`` is not a scalar.
 
-    Example
-    -------
+    Examples
+    --------
     ::
 
         @tf.function

@@ -195,8 +195,8 @@ def DistributedOptimizer(
     ValueError
         The parameters contradict each other, or ``optimizer`` is not an optimizer.
 
-    Example
-    -------
+    Examples
+    --------
     ::
 
         optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.AdagradOptimizer(0.01 * hvd.size()))

@@ -63,8 +63,8 @@ def allreduce(
     tf.errors.FailedPreconditionError
         On every rank: the tensors of the ranks differ in shape or type.
 
-    Example
-    -------
+    Examples
+    --------
     ::
 
         hvd.allreduce(tf.constant([1.0, 2.0]) * hvd.rank())   # 2 ranks: [0.5, 1.0]

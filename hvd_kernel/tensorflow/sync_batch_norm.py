@@ -38,8 +38,8 @@ class SyncBatchNormalization(_BatchNormalization):
     ValueError
         ``fused`` is not False, or ``renorm`` is requested.
 
-    Example
-    -------
+    Examples
+    --------
     ::
 
         model = tf.keras.Sequential([tf.keras.layers.Dense(8), hvd.SyncBatchNormalization()])

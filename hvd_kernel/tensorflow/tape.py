@@ -82,8 +82,8 @@ def DistributedGradientTape(
     ValueError
         The parameters contradict each other.
 
-    Example
-    -------
+    Examples
+    --------
     ::
 
         with tf.GradientTape() as tape:

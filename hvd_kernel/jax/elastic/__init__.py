@@ -57,8 +57,8 @@ class JaxState(ObjectState):
 
     Arrays are saved as NumPy arrays of the host: a donated array is invalid after the step that it was donated to.
 
-    Example
-    -------
+    Examples
+    --------
     ::
 
         state.params, state.opt_state = step(state.params, state.opt_state, batch)
