@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from hvdtest import golden
+from hvdtest.offenders import ROOT
 
 from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.jobs.knobs import KNOBS
-from hvd_kernel.launch.cli import elastic
+from hvd_kernel.launch.cli import elastic, options_page
 from hvd_kernel.launch.cli.flags import parse, parser, read_config_file
 from hvd_kernel.launch.elastic.options import ElasticOptions
 from hvd_kernel.settings import SETTINGS
@@ -34,6 +35,13 @@ def request_of(case: golden.Case) -> object:
     found = golden.without_defaults(request)
     assert isinstance(found, dict)
     return {name: shlex.join(value) if name == "command" else value for name, value in found.items()}
+
+
+def test_the_page_is_the_tables() -> None:
+    written = (ROOT / "docs" / "hvdrun_options.md").read_text()
+    assert written == options_page.page(), (
+        "write it again: python -m hvd_kernel.launch.cli.options_page > docs/hvdrun_options.md"
+    )
 
 
 def test_all_flags_of_variables_are_in_the_table() -> None:
