@@ -33,6 +33,7 @@ FOLDERS = (
     "gpu",
     "spark",
     "on_ray",
+    "docs",
 )
 """Slow folders come first, as two run at a time."""
 NATIVE = ("asan", "plain")

@@ -1,0 +1,18 @@
+// Order of the search results: Sphinx's own scores, and a word about which kind of page answers a user's question.
+var Scorer = {
+  objNameMatch: 11,
+  objPartialMatch: 6,
+  objPrio: { 0: 15, 1: 5, 2: -5 },
+  objPrioDefault: 0,
+  title: 15,
+  partialTitle: 7,
+  term: 5,
+  partialTerm: 2,
+  score: ([page, , , , score]) => score + (ORDER.find(([pattern]) => pattern.test(page)) ?? [null, 0])[1],
+};
+var ORDER = [
+  [/^notebook$/, 2], // the guide to what most users do
+  [/^reference\/generated\/hvd_kernel\.torch\./, -1], // of equal names, torch's first
+  [/^reference\//, -2], // a guide precedes the API of the same name
+  [/^(architecture|changelog|contributing|extending|features|testing)$/, -3], // for those who change the code
+];

@@ -1,0 +1,1 @@
+"""Documentation site: its source folder, generated reference pages and pictures."""
