@@ -116,14 +116,13 @@ def log(
     Parameters
     ----------
     metrics, **values
-        Values by name; by position if a name is not a Python identifier.
+        Values by name; by position if a name is not a Python identifier. ``samples`` is not logged as a value: it is
+        the number of this rank's training samples since the last call, and replaces the automatic count in the rest
+        of the cell.
     step
         The training's step, the same on every rank.
     per_rank
         Write every rank's value too, as ``loss/rank_0``.
-    samples
-        This rank's training samples since the last call. They replace the automatic count in the rest of the cell, and
-        are not logged as a value.
 
     Raises
     ------

@@ -17,6 +17,7 @@ import psutil
 from hvd_kernel.errors import UsageError
 from hvd_kernel.jobs.grace import GracePeriod, grace_period
 from hvd_kernel.jobs.place import Machine
+from hvd_kernel.jobs.readers import slurm
 from hvd_kernel.jobs.readers.allocation import Allocation, detect
 from hvd_kernel.jobs.shell_lines import join
 from hvd_kernel.jobs.spec import JobError, JobSpec
@@ -25,6 +26,11 @@ from hvd_kernel.settings import gpus
 _ANSWER_S = 10.0
 _GRACE_ANSWER_S = 5.0  # the job starts after it
 _MOST = 1 << 20  # characters of a job file
+
+
+def step_options(via: str, env: Mapping[str, str]) -> dict[str, str]:
+    """Return the option by which the program ``via`` starts a step on a host, for each host that needs one."""
+    return slurm.step_options(env) if via == "srun" else {}
 
 
 def of_words(files: Sequence[str], line: Sequence[str], kind: str) -> JobSpec:

@@ -27,7 +27,7 @@ from operator import attrgetter
 from typing import Any, Protocol, Self
 
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.jobs.readers import slurm
+from hvd_kernel.jobs import here
 from hvd_kernel.launch.placement import STEPS, Host, is_local
 from hvd_kernel.processes.channel.authentication import Listening, ProvenChannel
 from hvd_kernel.processes.channel.control_channel import CHUNK, ControlChannel, spawn
@@ -214,7 +214,7 @@ class Agents:
             Naming the host that cannot be used, and why.
         """
         self.on_message = _while_starting
-        options = slurm.step_options(os.environ) if via == "srun" else {}
+        options = here.step_options(via, os.environ)
         for host in hosts:
             SpawnedAgent(self, host, port, identity, via, option=options.get(host.name, ""))
         if not self.run_until(lambda: all(agent.hello for agent in self.every), seconds):

@@ -69,7 +69,7 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "jax": RANK | {"numpy"},
     "tensorflow": RANK | {"keras", "numpy"},
     "keras": RANK | {"numpy", "torch", "tensorflow", "jax"},
-    "integrations": {"torch", "formatting", "settings"},
+    "integrations": {"torch", "frameworks", "formatting", "settings"},
     "data": set(),
     "compat": CORE | {"tracking", "frameworks"},
     "worker": CORE | {"torch", "compat", "tracking", "frameworks", "elastic"},

@@ -99,10 +99,8 @@ export function makeChart(label, theme, sync, onPick) {
     if (legend && (drawn.cursor.idx ?? null) === null) setText(readout, legend);
     const last = lines.map((line) => metric(line.at(-1))).join(", ");
     const whose = legend || `${state.ranks.length} ranks`;
-    canvas.setAttribute(
-      "aria-label",
-      `${titleOf(shown)} of ${whose} over ${bySteps ? "steps" : "time"}; last values ${last}`,
-    );
+    const axis = bySteps ? "steps" : "time";
+    canvas.setAttribute("aria-label", `${titleOf(shown)} of ${whose} over ${axis}; last values ${last}`);
   }
   return {
     root,
