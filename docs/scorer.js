@@ -11,7 +11,9 @@ var Scorer = {
   score: ([page, , , , score]) => score + (ORDER.find(([pattern]) => pattern.test(page)) ?? [null, 0])[1],
 };
 var ORDER = [
-  [/^notebook$/, 2], // the guide to what most users do
+  [/^(install|guides\/notebook\/(first-cell|stop|respawn))$/, 4], // what most newcomers look for
+  [/^migrating$/, 2],
+  [/^tutorials\//, -1], // a guide precedes the notebook that shows it
   [/^reference\/generated\/hvd_kernel\.torch\./, -1], // of equal names, torch's first
   [/^reference\//, -2], // a guide precedes the API of the same name
   [/^(architecture|changelog|contributing|extending|features|testing)$/, -3], // for those who change the code

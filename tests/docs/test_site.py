@@ -21,9 +21,9 @@ pytestmark = pytest.mark.timeout(900)  # the first test builds the site, and on 
 QUESTIONS = {  # what a newcomer types -> the page that has to be first
     "install": "install",
     "pytorch": "pytorch",
-    "first cell": "notebook",
-    "interrupt a cell": "notebook",
-    "replace dead rank": "notebook",
+    "first cell": "guides/notebook/first-cell",
+    "interrupt a cell": "guides/notebook/stop",
+    "replace a dead rank": "guides/notebook/respawn",
     "slurm": "platforms/slurm",
     "kubernetes": "platforms/kubernetes",
     "spark": "spark",
