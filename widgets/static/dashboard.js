@@ -328,7 +328,8 @@ function plotOptions(theme, sync, bySteps, fromZero, ranks) {
     height: HEIGHT,
     legend: { show: false },
     focus: { alpha: 0.14 },
-    padding: [8, 12, 0, 0],
+    padding: [8, 20, 0, 0],
+    // on the right, half of the last number
     scales: { x: { time: false }, y: { range: (_plot, low, high) => axisRange(low, high, fromZero()) } },
     cursor: { sync: { key: sync }, points: { show: false }, drag: { x: false, y: false }, y: false },
     axes: [
