@@ -30,7 +30,7 @@ def test_demo_trains_and_prints_its_measurements() -> None:
     assert rows["epochs"] == "20"
     assert float(rows["test accuracy"].rstrip("%")) >= 97
     assert len(rows["samples/s per rank"].split(", ")) == 4
-    assert float(rows["allreduce"].split()[0]) > 0
+    assert float(rows["bus bandwidth"].split()[0]) > 0
     assert outputs(BUILD / "01_quickstart.ipynb") == outputs(ROOT / "notebooks" / "01_quickstart.ipynb")
     page = (BUILD / "01_quickstart.html").read_text()
     assert "data:image/svg+xml" in page or "<svg" in page, "the page has no picture of the dashboard"
