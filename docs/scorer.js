@@ -1,4 +1,4 @@
-// Order of the search results: Sphinx's own scores, and a word about which kind of page answers a user's question.
+// Order of the search results: Sphinx's own scores, adjusted by the kind of page.
 var Scorer = {
   objNameMatch: 11,
   objPartialMatch: 6,
@@ -12,7 +12,7 @@ var Scorer = {
 };
 var ORDER = [
   [/^(install|guides\/notebook\/(first-cell|stop|respawn))$/, 4], // what most newcomers look for
-  [/^migrating$/, 2],
+  [/^migrating$/, 2], // it precedes pages that only mention Horovod
   [/^tutorials\//, -1], // a guide precedes the notebook that shows it
   [/^reference\/generated\/hvd_kernel\.torch\./, -1], // of equal names, torch's first
   [/^reference\//, -2], // a guide precedes the API of the same name
